@@ -1,0 +1,2 @@
+//! The binary `expertrail`.
+fn main() {}
