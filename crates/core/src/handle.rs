@@ -1,0 +1,128 @@
+//! What a dispatch leaves behind for combine and for later dispatches with the same routing.
+
+use std::sync::Arc;
+
+use crate::error::{CoreError, Result};
+use crate::plan::{CountMatrix, Layout, Plan};
+
+/// Names the dispatch that made a handle. All ranks of a call must use handles of one origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// Random token that the ranks of one communicator share.
+    pub communicator: u64,
+    /// The communicator's call number of that dispatch.
+    pub epoch: u64,
+}
+
+/// The routing of one finished dispatch: this rank's plan, the counts of all ranks, and where each arrival
+/// lies. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    origin: Origin,
+    rank: usize,
+    plan: Plan,
+    matrix: CountMatrix,
+    arrivals: Arrivals,
+}
+
+/// What a rank received, seen from the receiver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Where each source's arrivals start, `[ranks + 1]`.
+    pub source_starts: Vec<u32>,
+    /// Token index at its source of every arrival, `[arrivals]`.
+    pub source_tokens: Vec<u32>,
+    /// Expert-major only: for each (arrival, choice) the output row of that choice, or
+    /// [`NO_SLOT`](crate::plan::NO_SLOT) where the choice is not an expert of this rank;
+    /// `[arrivals, top_k]`.
+    pub choice_rows: Vec<u32>,
+    /// Choices of each local expert, `[local experts]`.
+    pub expert_counts: Vec<u32>,
+    /// Rows of the output, padding included.
+    pub rows: usize,
+}
+
+impl Arrivals {
+    /// The output rows of arrival `arrival` in ascending choice: itself in the by-source layout, one for
+    /// each choice of a local expert in the expert-major layout.
+    pub fn rows_of(&self, arrival: usize, top_k: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let range = if self.choice_rows.is_empty() {
+            0..0
+        } else {
+            arrival * top_k..(arrival + 1) * top_k
+        };
+        self.choice_rows[range]
+            .iter()
+            .enumerate()
+            .filter(|&(_, &row)| row != crate::plan::NO_SLOT)
+            .map(|(choice, &row)| (choice, row as usize))
+    }
+}
+
+impl Handle {
+    /// Joins the parts; a backend calls this at the end of a dispatch.
+    pub fn new(origin: Origin, rank: usize, plan: Plan, matrix: CountMatrix, arrivals: Arrivals) -> Self {
+        Self { inner: Arc::new(Inner { origin, rank, plan, matrix, arrivals }) }
+    }
+
+    /// The dispatch that made this handle.
+    pub fn origin(&self) -> Origin {
+        self.inner.origin
+    }
+
+    /// What this rank sends.
+    pub fn plan(&self) -> &Plan {
+        &self.inner.plan
+    }
+
+    /// Counts of all ranks.
+    pub fn matrix(&self) -> &CountMatrix {
+        &self.inner.matrix
+    }
+
+    /// What this rank received.
+    pub fn arrivals(&self) -> &Arrivals {
+        &self.inner.arrivals
+    }
+
+    /// Row order of the dispatch.
+    pub fn layout(&self) -> Layout {
+        self.inner.matrix.layout()
+    }
+
+    /// Tokens that this rank sent, and rows that combine gives back.
+    pub fn tokens(&self) -> usize {
+        self.inner.plan.tokens()
+    }
+
+    /// Rows that this rank received, padding included: rows that combine takes.
+    pub fn rows(&self) -> usize {
+        self.inner.arrivals.rows
+    }
+
+    /// Checks that the handle was made by rank `rank` of the communicator with this token.
+    ///
+    /// # Errors
+    /// [`CoreError::Handle`] that says whose handle it is.
+    pub fn check(&self, communicator: u64, rank: usize) -> Result<()> {
+        let Origin { communicator: made_by, epoch } = self.inner.origin;
+        if made_by != communicator {
+            return Err(CoreError::Handle(format!(
+                "it was made by another communicator (token {made_by:016x}, call {epoch}; this one is \
+                 {communicator:016x}): a handle is stale once its communicator is gone; dispatch again"
+            )));
+        }
+        if self.inner.rank != rank {
+            return Err(CoreError::Handle(format!(
+                "it was made by rank {}, this is rank {rank}: each rank must use its own",
+                self.inner.rank
+            )));
+        }
+        Ok(())
+    }
+}

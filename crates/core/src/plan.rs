@@ -1,0 +1,313 @@
+//! From routing to rows: who sends which token where, and to which row of the receiver's output.
+//!
+//! A [`Plan`] is what one source computes alone: for every token the destination ranks and, for each, the
+//! token's *slot* among the tokens this source sends there. The [`CountMatrix`] is what all sources know
+//! after the count exchange (notify): with it each source computes the final row of every token itself.
+
+use crate::error::{CoreError, Result};
+use crate::placement::Placement;
+use crate::routing::Routing;
+
+/// The largest padding multiple of the expert-major layout. Grouped GEMM kernels use up to 256 today.
+pub const MAX_ALIGNMENT: usize = 1024;
+
+/// Order of the rows that a rank receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// One row for each (source rank, source token) with an expert here, in that order.
+    #[default]
+    BySource,
+    /// One row for each (local expert, source rank, source token, choice), in that order. Each expert's rows
+    /// start at a multiple of `alignment`; padding rows are zero.
+    ExpertMajor {
+        /// Rows of each expert are padded to a multiple of this; 1 for none.
+        alignment: usize,
+    },
+}
+
+impl Layout {
+    /// Checks the alignment.
+    ///
+    /// # Errors
+    /// [`CoreError::Alignment`] when it is zero or above [`MAX_ALIGNMENT`].
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::ExpertMajor { alignment } if alignment == 0 || alignment > MAX_ALIGNMENT => {
+                Err(CoreError::Alignment { alignment, limit: MAX_ALIGNMENT })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One copy of a token: the rank it goes to and its place among this source's tokens for that rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Destination rank.
+    pub rank: u32,
+    /// How many earlier tokens of this source go to the same rank.
+    pub slot: u32,
+}
+
+/// Marks a choice of `-1` in [`Plan::selection_slots`].
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// What one source sends, computed from its routing alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    starts: Vec<u32>,
+    destinations: Vec<Destination>,
+    rank_counts: Vec<u32>,
+    expert_counts: Vec<u32>,
+    selection_slots: Vec<u32>,
+    top_k: usize,
+}
+
+impl Plan {
+    /// Plans the sends of `routing` under `placement`. With an expert-major `layout` it also numbers every
+    /// (token, choice) among this source's choices of the same expert.
+    ///
+    /// Costs one pass over the ids: about 1 million (65,536 tokens x top-16) for 64 ranks take some
+    /// milliseconds, see `expertrail bench`'s plan phase.
+    ///
+    /// # Errors
+    /// [`CoreError::Experts`] when the routing was made for another number of experts, and
+    /// [`CoreError::Alignment`] for an unusable layout.
+    pub fn new(routing: &Routing, placement: &Placement, layout: Layout) -> Result<Self> {
+        layout.check()?;
+        if routing.experts() != placement.experts() {
+            return Err(CoreError::Experts { experts: routing.experts(), limit: placement.experts() });
+        }
+        let mut expert_counts = vec![0u32; placement.experts()];
+        let mut selection_slots = Vec::new();
+        if layout == Layout::BySource {
+            for &id in routing.ids() {
+                if id >= 0 {
+                    expert_counts[id as usize] += 1;
+                }
+            }
+        } else {
+            selection_slots.reserve_exact(routing.ids().len());
+            for &id in routing.ids() {
+                if id >= 0 {
+                    let count = &mut expert_counts[id as usize];
+                    selection_slots.push(*count);
+                    *count += 1;
+                } else {
+                    selection_slots.push(NO_SLOT);
+                }
+            }
+        }
+
+        let rank_of: Vec<u32> = (0..placement.experts()).map(|e| placement.rank_of(e) as u32).collect();
+        let mut rank_counts = vec![0u32; placement.ranks()];
+        let mut starts = Vec::with_capacity(routing.tokens() + 1);
+        let mut destinations =
+            Vec::with_capacity(routing.tokens() * routing.top_k().min(placement.ranks()));
+        starts.push(0);
+        let mut push = |rank: u32, destinations: &mut Vec<Destination>| {
+            let count = &mut rank_counts[rank as usize];
+            destinations.push(Destination { rank, slot: *count });
+            *count += 1;
+        };
+        if placement.ranks() <= 64 {
+            // The set of destinations is one word, and reading its bits upwards gives ascending ranks.
+            for token in 0..routing.tokens() {
+                let mut set = 0u64;
+                for &id in routing.row(token) {
+                    if id >= 0 {
+                        set |= 1 << rank_of[id as usize];
+                    }
+                }
+                while set != 0 {
+                    push(set.trailing_zeros(), &mut destinations);
+                    set &= set - 1;
+                }
+                starts.push(destinations.len() as u32);
+            }
+        } else {
+            let mut set = Vec::with_capacity(routing.top_k());
+            for token in 0..routing.tokens() {
+                set.clear();
+                set.extend(routing.row(token).iter().filter(|&&id| id >= 0).map(|&id| rank_of[id as usize]));
+                set.sort_unstable();
+                set.dedup();
+                for &rank in &set {
+                    push(rank, &mut destinations);
+                }
+                starts.push(destinations.len() as u32);
+            }
+        }
+        Ok(Self { starts, destinations, rank_counts, expert_counts, selection_slots, top_k: routing.top_k() })
+    }
+
+    /// Number of tokens planned.
+    pub fn tokens(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Choices per token of the routing this was made from.
+    pub fn top_k(&self) -> usize {
+        self.top_k
+    }
+
+    /// Where `token` goes, in ascending rank.
+    pub fn destinations(&self, token: usize) -> &[Destination] {
+        &self.destinations[self.starts[token] as usize..self.starts[token + 1] as usize]
+    }
+
+    /// Copies sent in all: the sum of [`Plan::rank_counts`].
+    pub fn copies(&self) -> usize {
+        self.destinations.len()
+    }
+
+    /// Tokens sent to each rank, `[ranks]`.
+    pub fn rank_counts(&self) -> &[u32] {
+        &self.rank_counts
+    }
+
+    /// Choices of each expert, `[experts]`; an expert chosen twice by a token counts twice.
+    pub fn expert_counts(&self) -> &[u32] {
+        &self.expert_counts
+    }
+
+    /// For each (token, choice), how many earlier choices of this source name the same expert; [`NO_SLOT`]
+    /// for -1. Empty unless planned for the expert-major layout.
+    pub fn selection_slots(&self) -> &[u32] {
+        &self.selection_slots
+    }
+}
+
+/// The counts of all sources, known to every rank after notify.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountMatrix {
+    ranks: usize,
+    placement: Placement,
+    layout: Layout,
+    /// `[source, destination]`
+    to_rank: Vec<u32>,
+    /// `[source, expert]`
+    to_expert: Vec<u32>,
+    /// First row of each expert on its rank, `[experts]`; empty for the by-source layout.
+    expert_start: Vec<u32>,
+}
+
+impl CountMatrix {
+    /// Joins the count rows of all sources: `to_rank` is `[ranks, ranks]`, `to_expert` `[ranks, experts]`,
+    /// row-major with the source first.
+    ///
+    /// # Errors
+    /// [`CoreError::Length`] when a matrix has another size.
+    pub fn new(placement: Placement, layout: Layout, to_rank: Vec<u32>, to_expert: Vec<u32>) -> Result<Self> {
+        let ranks = placement.ranks();
+        for (what, got, want) in [
+            ("per-rank counts", to_rank.len(), ranks * ranks),
+            ("per-expert counts", to_expert.len(), ranks * placement.experts()),
+        ] {
+            if got != want {
+                let why = format!("{ranks} ranks, {} experts", placement.experts());
+                return Err(CoreError::Length { what, got, want, why });
+            }
+        }
+        let mut expert_start = Vec::new();
+        if let Layout::ExpertMajor { alignment } = layout {
+            let totals = column_sums(&to_expert, placement.experts());
+            for rank in 0..ranks {
+                let mut start = 0;
+                for expert in placement.experts_of(rank) {
+                    expert_start.push(start);
+                    start += totals[expert].next_multiple_of(alignment as u32);
+                }
+            }
+        }
+        Ok(Self { ranks, placement, layout, to_rank, to_expert, expert_start })
+    }
+
+    /// The layout the offsets are for.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The placement the counts are for.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Tokens that `source` sends to `destination`.
+    pub fn count(&self, source: usize, destination: usize) -> usize {
+        self.to_rank[source * self.ranks + destination] as usize
+    }
+
+    /// Tokens that arrive at `destination` from all sources: rows of the by-source layout and of the
+    /// carried ids, weights and source tokens in either layout.
+    pub fn arrivals(&self, destination: usize) -> usize {
+        (0..self.ranks).map(|source| self.count(source, destination)).sum()
+    }
+
+    /// The first arrival of `source` at `destination`.
+    pub fn arrival_offset(&self, source: usize, destination: usize) -> usize {
+        (0..source).map(|earlier| self.count(earlier, destination)).sum()
+    }
+
+    /// Where each source's arrivals at `destination` start, `[ranks + 1]`; the last entry is their number.
+    pub fn source_starts(&self, destination: usize) -> Vec<u32> {
+        let mut starts = Vec::with_capacity(self.ranks + 1);
+        let mut start = 0;
+        starts.push(0);
+        for source in 0..self.ranks {
+            start += self.to_rank[source * self.ranks + destination];
+            starts.push(start);
+        }
+        starts
+    }
+
+    /// Rows of the output at `destination`, padding included.
+    pub fn rows(&self, destination: usize) -> usize {
+        match self.layout {
+            Layout::BySource => self.arrivals(destination),
+            Layout::ExpertMajor { alignment } => self
+                .expert_counts(destination)
+                .into_iter()
+                .map(|count| (count as usize).next_multiple_of(alignment))
+                .sum(),
+        }
+    }
+
+    /// Choices of each local expert of `destination` over all sources, without padding.
+    pub fn expert_counts(&self, destination: usize) -> Vec<u32> {
+        self.placement
+            .experts_of(destination)
+            .map(|e| (0..self.ranks).map(|s| self.to_expert[s * self.placement.experts() + e]).sum())
+            .collect()
+    }
+
+    /// First row of `expert` at its rank (expert-major layout; 0 otherwise).
+    pub fn expert_start(&self, expert: usize) -> usize {
+        self.expert_start.get(expert).map_or(0, |&row| row as usize)
+    }
+
+    /// For one source, the row at which its choices of each expert start on that expert's rank,
+    /// `[experts]`. Empty for the by-source layout.
+    pub fn expert_offsets(&self, source: usize) -> Vec<u32> {
+        let experts = self.placement.experts();
+        let mut offsets = self.expert_start.clone();
+        if !offsets.is_empty() {
+            for counts in self.to_expert.chunks_exact(experts).take(source) {
+                for (offset, count) in offsets.iter_mut().zip(counts) {
+                    *offset += count;
+                }
+            }
+        }
+        offsets
+    }
+}
+
+fn column_sums(matrix: &[u32], columns: usize) -> Vec<u32> {
+    let mut sums = vec![0; columns];
+    for row in matrix.chunks_exact(columns) {
+        for (sum, value) in sums.iter_mut().zip(row) {
+            *sum += value;
+        }
+    }
+    sums
+}
