@@ -1,1 +1,22 @@
-//! Placeholder.
+//! The benchmark's parts that touch no communicator: presets, workloads, routing files, the result schema,
+//! its exporters, and what is printed.
+//!
+//! Data flows one way: a [`preset`] (with the caller's overrides) gives the settings, [`workload`] or a
+//! [`routing_file`] gives every rank its routing and rows, the run fills a [`schema::ResultFile`], and
+//! [`export`], [`table`] and [`guide`] show it. Everything here is a pure function of its arguments, apart
+//! from reading routing files and writing reports.
+//!
+//! Units: times are microseconds (`_us`) or milliseconds (`_ms`); `_gbps` always means GB/s = 1e9 **bytes**
+//! per second, per rank.
+#![forbid(unsafe_code)]
+
+//X pub mod export;
+//X pub mod guide;
+pub mod preset;
+pub mod routing_file;
+pub mod schema;
+#[cfg(test)]
+mod sample;
+pub mod stats;
+//X pub mod table;
+pub mod workload;

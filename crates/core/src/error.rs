@@ -27,6 +27,14 @@ pub enum CoreError {
         /// The most allowed.
         limit: usize,
     },
+    /// A routing for another number of experts than the communicator has.
+    #[error("the routing chooses among {routing} experts, but the communicator has {placement}; both must be the same")]
+    OtherExperts {
+        /// Experts of the routing.
+        routing: usize,
+        /// Experts placed on the ranks.
+        placement: usize,
+    },
     /// The hidden size breaks the row rule.
     #[error("hidden size {hidden}: it must be a multiple of {multiple} between {multiple} and {limit} (rows are moved in units of 16 bytes; FP8 rows have one scale per 128 elements)")]
     Hidden {

@@ -38,7 +38,7 @@ pub struct Arrivals {
     /// Token index at its source of every arrival, `[arrivals]`.
     pub source_tokens: Vec<u32>,
     /// Expert-major only: for each (arrival, choice) the output row of that choice, or
-    /// [`NO_SLOT`](crate::plan::NO_SLOT) where the choice is not an expert of this rank;
+    /// [`NO_ROW`](crate::plan::NO_ROW) where the choice is not an expert of this rank;
     /// `[arrivals, top_k]`.
     pub choice_rows: Vec<u32>,
     /// Choices of each local expert, `[local experts]`.
@@ -59,7 +59,7 @@ impl Arrivals {
         self.choice_rows[range]
             .iter()
             .enumerate()
-            .filter(|&(_, &row)| row != crate::plan::NO_SLOT)
+            .filter(|&(_, &row)| row != crate::plan::NO_ROW)
             .map(|(choice, &row)| (choice, row as usize))
     }
 }

@@ -49,8 +49,18 @@ pub struct Destination {
     pub slot: u32,
 }
 
-/// Marks a choice of `-1` in [`Plan::selection_slots`].
-pub const NO_SLOT: u32 = u32::MAX;
+/// Marks "no row" in [`Arrivals::choice_rows`](crate::handle::Arrivals::choice_rows).
+pub const NO_ROW: u32 = u32::MAX;
+
+/// The lowest choice of a token among the experts of one destination: the row it crosses to in the
+/// expert-major layout (the receiver copies it to the token's other rows there).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FirstChoice {
+    /// The expert.
+    pub expert: u32,
+    /// How many earlier (token, choice) pairs of this source name the same expert.
+    pub slot: u32,
+}
 
 /// What one source sends, computed from its routing alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,16 +69,14 @@ pub struct Plan {
     destinations: Vec<Destination>,
     rank_counts: Vec<u32>,
     expert_counts: Vec<u32>,
-    selection_slots: Vec<u32>,
-    top_k: usize,
+    first_choices: Vec<FirstChoice>,
 }
 
 impl Plan {
-    /// Plans the sends of `routing` under `placement`. With an expert-major `layout` it also numbers every
-    /// (token, choice) among this source's choices of the same expert.
+    /// Plans the sends of `routing` under `placement`. With an expert-major `layout` it also finds the first
+    /// choice of every copy.
     ///
-    /// Costs one pass over the ids: about 1 million (65,536 tokens x top-16) for 64 ranks take some
-    /// milliseconds, see `expertrail bench`'s plan phase.
+    /// Costs one pass over the ids.
     ///
     /// # Errors
     /// [`CoreError::Experts`] when the routing was made for another number of experts, and
@@ -76,79 +84,83 @@ impl Plan {
     pub fn new(routing: &Routing, placement: &Placement, layout: Layout) -> Result<Self> {
         layout.check()?;
         if routing.experts() != placement.experts() {
-            return Err(CoreError::Experts { experts: routing.experts(), limit: placement.experts() });
+            return Err(CoreError::OtherExperts { routing: routing.experts(), placement: placement.experts() });
         }
-        let mut expert_counts = vec![0u32; placement.experts()];
-        let mut selection_slots = Vec::new();
-        if layout == Layout::BySource {
-            for &id in routing.ids() {
-                if id >= 0 {
-                    expert_counts[id as usize] += 1;
-                }
-            }
-        } else {
-            selection_slots.reserve_exact(routing.ids().len());
-            for &id in routing.ids() {
-                if id >= 0 {
-                    let count = &mut expert_counts[id as usize];
-                    selection_slots.push(*count);
-                    *count += 1;
-                } else {
-                    selection_slots.push(NO_SLOT);
-                }
-            }
-        }
-
         let rank_of: Vec<u32> = (0..placement.experts()).map(|e| placement.rank_of(e) as u32).collect();
-        let mut rank_counts = vec![0u32; placement.ranks()];
-        let mut starts = Vec::with_capacity(routing.tokens() + 1);
-        let mut destinations =
-            Vec::with_capacity(routing.tokens() * routing.top_k().min(placement.ranks()));
-        starts.push(0);
-        let mut push = |rank: u32, destinations: &mut Vec<Destination>| {
-            let count = &mut rank_counts[rank as usize];
-            destinations.push(Destination { rank, slot: *count });
-            *count += 1;
+        let mut plan = Self {
+            starts: Vec::with_capacity(routing.tokens() + 1),
+            destinations: Vec::with_capacity(routing.tokens() * routing.top_k().min(placement.ranks())),
+            rank_counts: vec![0; placement.ranks()],
+            expert_counts: vec![0; placement.experts()],
+            first_choices: Vec::new(),
         };
-        if placement.ranks() <= 64 {
-            // The set of destinations is one word, and reading its bits upwards gives ascending ranks.
-            for token in 0..routing.tokens() {
-                let mut set = 0u64;
-                for &id in routing.row(token) {
-                    if id >= 0 {
-                        set |= 1 << rank_of[id as usize];
-                    }
-                }
-                while set != 0 {
-                    push(set.trailing_zeros(), &mut destinations);
-                    set &= set - 1;
-                }
-                starts.push(destinations.len() as u32);
-            }
+        plan.starts.push(0);
+        if layout == Layout::BySource {
+            plan.fill_by_source(routing, &rank_of);
         } else {
-            let mut set = Vec::with_capacity(routing.top_k());
-            for token in 0..routing.tokens() {
+            plan.fill_expert_major(routing, &rank_of);
+        }
+        Ok(plan)
+    }
+
+    fn fill_by_source(&mut self, routing: &Routing, rank_of: &[u32]) {
+        for &id in routing.ids() {
+            if id >= 0 {
+                self.expert_counts[id as usize] += 1;
+            }
+        }
+        let mut set = Vec::with_capacity(routing.top_k());
+        for token in 0..routing.tokens() {
+            let ranks = routing.row(token).iter().filter(|&&id| id >= 0).map(|&id| rank_of[id as usize]);
+            if self.rank_counts.len() <= 64 {
+                // The set of destinations is one word, and reading its bits upwards gives ascending ranks.
+                let mut word = ranks.fold(0u64, |word, rank| word | 1 << rank);
+                while word != 0 {
+                    self.push(word.trailing_zeros());
+                    word &= word - 1;
+                }
+            } else {
                 set.clear();
-                set.extend(routing.row(token).iter().filter(|&&id| id >= 0).map(|&id| rank_of[id as usize]));
+                set.extend(ranks);
                 set.sort_unstable();
                 set.dedup();
                 for &rank in &set {
-                    push(rank, &mut destinations);
+                    self.push(rank);
                 }
-                starts.push(destinations.len() as u32);
             }
+            self.starts.push(self.destinations.len() as u32);
         }
-        Ok(Self { starts, destinations, rank_counts, expert_counts, selection_slots, top_k: routing.top_k() })
+    }
+
+    fn fill_expert_major(&mut self, routing: &Routing, rank_of: &[u32]) {
+        let mut choices: Vec<(u32, FirstChoice)> = Vec::with_capacity(routing.top_k());
+        for token in 0..routing.tokens() {
+            choices.clear();
+            for &id in routing.row(token).iter().filter(|&&id| id >= 0) {
+                let count = &mut self.expert_counts[id as usize];
+                choices.push((rank_of[id as usize], FirstChoice { expert: id as u32, slot: *count }));
+                *count += 1;
+            }
+            // Stable: the first of each rank stays its lowest choice.
+            choices.sort_by_key(|choice| choice.0);
+            choices.dedup_by_key(|choice| choice.0);
+            for &(rank, first) in &choices {
+                self.push(rank);
+                self.first_choices.push(first);
+            }
+            self.starts.push(self.destinations.len() as u32);
+        }
+    }
+
+    fn push(&mut self, rank: u32) {
+        let count = &mut self.rank_counts[rank as usize];
+        self.destinations.push(Destination { rank, slot: *count });
+        *count += 1;
     }
 
     /// Number of tokens planned.
     pub fn tokens(&self) -> usize {
         self.starts.len() - 1
-    }
-
-    /// Choices per token of the routing this was made from.
-    pub fn top_k(&self) -> usize {
-        self.top_k
     }
 
     /// Where `token` goes, in ascending rank.
@@ -171,10 +183,11 @@ impl Plan {
         &self.expert_counts
     }
 
-    /// For each (token, choice), how many earlier choices of this source name the same expert; [`NO_SLOT`]
-    /// for -1. Empty unless planned for the expert-major layout.
-    pub fn selection_slots(&self) -> &[u32] {
-        &self.selection_slots
+    /// The first choices of `token`'s copies, parallel to [`Plan::destinations`]. Empty unless planned for the
+    /// expert-major layout.
+    pub fn first_choices(&self, token: usize) -> &[FirstChoice] {
+        let range = self.starts[token] as usize..self.starts[token + 1] as usize;
+        self.first_choices.get(range).unwrap_or(&[])
     }
 }
 
@@ -200,6 +213,7 @@ impl CountMatrix {
     /// [`CoreError::Length`] when a matrix has another size.
     pub fn new(placement: Placement, layout: Layout, to_rank: Vec<u32>, to_expert: Vec<u32>) -> Result<Self> {
         let ranks = placement.ranks();
+        layout.check()?;
         for (what, got, want) in [
             ("per-rank counts", to_rank.len(), ranks * ranks),
             ("per-expert counts", to_expert.len(), ranks * placement.experts()),

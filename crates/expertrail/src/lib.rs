@@ -1,1 +1,39 @@
-//! Placeholder.
+//! Expert-parallel communication for Mixture-of-Experts models: **dispatch** sends every token to the ranks of its
+//! experts, **combine** brings what the experts made of it back and sums it.
+//!
+//! ```no_run
+//! use expertrail::{Bf16, Communicator, Group, Routing};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let group = Group::from_env()?; // torchrun, srun, mpirun, Kubernetes or `expertrail` started this rank
+//! let comm = Communicator::builder(&group).experts(256).top_k(8).hidden(7168).max_tokens(4096).build()?;
+//!
+//! let x = vec![Bf16::from_f32(1.0); 4096 * 7168];
+//! let routing = Routing::new(vec![0; 4096 * 8], 8, 256)?;
+//! let received = comm.dispatch(&x, &routing)?; // rows for my experts, by (source rank, source token)
+//! let expert_out = received.bf16().unwrap_or_default(); // ... what the experts make of them
+//! let out = comm.combine(expert_out, received.handle())?; // one row for each of my tokens
+//! assert_eq!(out.rows().len(), x.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! * Results are **bit-exact**: for one declared topology every backend, instruction set and run gives the bits of
+//!   the oracle in [`core`](expertrail_core::oracle).
+//! * Errors name the rank, the peer, the step and the call; see [`Error`]. A rank that dies is named in every
+//!   survivor within two seconds.
+//! * Every call is collective: all ranks make the same calls in the same order.
+//!
+//! Built so far: the CPU backend, on which ranks are processes or threads of one machine.
+
+mod communicator;
+mod error;
+
+pub use communicator::{Backend, Builder, Communicator};
+pub use error::{Error, Result};
+pub use expertrail_core as core;
+pub use expertrail_core::{Bf16, CoreError, Dtype, Handle, Layout, Placement, Routing, Shape, Topology};
+pub use expertrail_group as group;
+pub use expertrail_group::{CancelToken, Group, GroupError};
+pub use expertrail_host as host;
+pub use expertrail_host::{Combine, Combined, Dispatch, HostError, Payload, Received, Rows, Simd};

@@ -1,1 +1,32 @@
-//! Placeholder.
+//! The CPU backend: ranks are processes (or threads) of one machine that share memory.
+//!
+//! The same protocol as on GPUs inside an NVLink domain: one count exchange, then every row is written once, to its
+//! final place at the receiver; combine reads rows where they lie, or through a small window. Nothing has a name in
+//! the file system, so nothing is left behind when a rank or the launcher is killed.
+
+mod build;
+mod call;
+mod combine;
+mod communicator;
+mod control;
+pub mod copy;
+mod dispatch;
+mod error;
+mod flag;
+mod memory;
+mod output;
+mod pool;
+mod reduce;
+mod segment;
+pub mod simd;
+mod staging;
+mod world;
+
+pub use build::HostConfig;
+pub use call::{Combine, CombinePhases, Dispatch, DispatchPhases, Payload, Route};
+pub use combine::{Combined, MAX_BIASES};
+pub use communicator::{HostCommunicator, Stats};
+pub use copy::Stores;
+pub use error::{Cause, Failure, HostError, Phase, Result, bytes_text};
+pub use output::{Received, Rows};
+pub use simd::Simd;

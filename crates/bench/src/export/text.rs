@@ -1,0 +1,167 @@
+//! Numbers as people read them, and the settings as lines; shared by every report.
+
+use crate::schema::ResultFile;
+
+/// Microseconds with three or four significant digits.
+pub(crate) fn time_text(us: f64) -> String {
+    match us {
+        us if us >= 1000.0 => format!("{us:.0}"),
+        us if us >= 100.0 => format!("{us:.1}"),
+        us => format!("{us:.2}"),
+    }
+}
+
+/// GB/s.
+pub(crate) fn rate_text(gbps: f64) -> String {
+    if gbps >= 100.0 { format!("{gbps:.1}") } else { format!("{gbps:.2}") }
+}
+
+/// A ratio as a percentage; a dash when there is none.
+pub(crate) fn percent_text(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |r| format!("{:.0} %", r * 100.0))
+}
+
+/// A count with its thousands apart.
+pub(crate) fn count_text(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes in binary units.
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() == 0.0 { format!("{value:.0} {}", units[unit]) } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Settings and environment, as (name, value) lines.
+pub(crate) fn settings_rows(result: &ResultFile) -> Vec<(&'static str, String)> {
+    let (s, t) = (&result.settings, &result.topology);
+    let mut rows = vec![
+        ("Preset", s.preset.clone()),
+        (
+            "Shape",
+            format!(
+                "{} tokens x {} hidden per rank, top-{} of {} experts",
+                count_text(s.tokens),
+                count_text(s.hidden),
+                s.top_k,
+                s.experts
+            ),
+        ),
+        ("Payload", format!("dispatch {}, combine {}", s.dispatch_dtype, s.combine_dtype)),
+        (
+            "Topology",
+            format!("{} ranks on {} nodes of {}, scope {}", t.ranks, t.nodes, t.ranks_per_node, t.scope),
+        ),
+        ("Mode", format!("{}, layout {}, alignment {}", s.mode, s.layout, s.alignment)),
+        ("Routing", routing_text(result)),
+        ("Iterations", format!("{} after {} warm-up", s.iters, s.warmup)),
+        ("Timing", timing_text(result)),
+        ("Verification", verification_text(result)),
+        ("Ceiling", ceiling_text(result)),
+        ("Backend", backend_text(result)),
+    ];
+    let m = &result.machine;
+    let facts = [
+        m.cpu.clone(),
+        m.cores.map(|n| format!("{n} cores")),
+        m.llc_bytes.map(|b| format!("{} last-level cache", bytes_text(b))),
+        m.memory_bytes.map(|b| format!("{} memory", bytes_text(b))),
+        m.kernel.as_ref().map(|k| format!("kernel {k}")),
+    ];
+    rows.push(("Machine", facts.into_iter().flatten().collect::<Vec<_>>().join(", ")));
+    rows.push(("Hosts", result.hosts.iter().map(|h| h.name.as_str()).collect::<Vec<_>>().join(", ")));
+    if let Some(memory) = &result.memory {
+        let peak = memory.peak_bytes_per_rank.iter().max().copied().unwrap_or(0);
+        let budget = memory.budget_bytes.map_or_else(String::new, |b| format!(", budget {}", bytes_text(b)));
+        rows.push(("Memory", format!("peak {} per rank{budget}", bytes_text(peak))));
+    }
+    for (name, version) in &result.versions {
+        rows.push(("Version", format!("{name} {version}")));
+    }
+    let commit = result.tool.commit.as_ref().map_or_else(String::new, |c| format!(" ({c})"));
+    rows.push(("Tool", format!("{} {}{commit}", result.tool.name, result.tool.version)));
+    rows.push(("Started", result.started_at.clone()));
+    rows.push(("Command", result.command.join(" ")));
+    rows
+}
+
+fn routing_text(result: &ResultFile) -> String {
+    let s = &result.settings;
+    match s.routing_files.as_slice() {
+        [] if s.routing_skew > 0.0 => format!("{}, Zipf exponent {}, seed {}", s.routing, s.routing_skew, s.seed),
+        [] => format!("{}, seed {}", s.routing, s.seed),
+        [file] => format!("replayed from {file}"),
+        files => format!("replayed from {} files, {} first", files.len(), files[0]),
+    }
+}
+
+fn timing_text(result: &ResultFile) -> String {
+    let s = &result.settings;
+    let spans = s.spans.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let cache = if s.hot { "hot: inputs fit the last-level cache" } else { "inputs beyond the last-level cache" };
+    format!("{spans}; maximum over ranks, then percentiles; {} input sets, {cache}", s.rotation_sets)
+}
+
+/// What was verified, in words.
+pub(crate) fn verification_text(result: &ResultFile) -> String {
+    let v = &result.verification;
+    format!(
+        "{}: {} of {} rows checked, {} wrong",
+        v.mode,
+        count_text(v.rows_checked),
+        count_text(v.rows_total),
+        count_text(v.mismatches)
+    )
+}
+
+/// The machine's ceiling, in words.
+pub(crate) fn ceiling_text(result: &ResultFile) -> String {
+    result.ceiling.as_ref().map_or_else(
+        || "not measured".to_owned(),
+        |c| {
+            format!(
+                "memcpy {} GB/s, non-temporal {} GB/s per rank, {} processes, {} each",
+                rate_text(c.memcpy_gbps),
+                rate_text(c.non_temporal_gbps),
+                c.processes,
+                bytes_text(c.working_set_bytes)
+            )
+        },
+    )
+}
+
+fn backend_text(result: &ResultFile) -> String {
+    let b = &result.backend;
+    let mut parts = vec![b.name.clone()];
+    parts.extend(b.simd.clone());
+    parts.extend(b.copy.clone());
+    parts.extend(b.details.iter().map(|(name, value)| format!("{name} {value}")));
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_people_read_them() {
+        assert_eq!([time_text(0.5), time_text(312.44), time_text(41_234.6)], ["0.50", "312.4", "41235"]);
+        assert_eq!([count_text(0), count_text(999), count_text(1_234_567)], ["0", "999", "1,234,567"]);
+        assert_eq!([bytes_text(512), bytes_text(1536), bytes_text(1 << 30)], ["512 B", "1.5 KiB", "1 GiB"]);
+        assert_eq!([percent_text(Some(0.804)), percent_text(None)], ["80 %", "-"]);
+        assert_eq!([rate_text(9.876), rate_text(312.34)], ["9.88", "312.3"]);
+    }
+}

@@ -1,0 +1,384 @@
+//! Combine: every source reads its tokens' rows from the ranks of their experts and sums them.
+
+use std::time::Instant;
+
+use expertrail_core::{Bf16, CoreError, Handle, Layout};
+
+use crate::call::{Combine, CombinePhases, Signature};
+use crate::communicator::HostCommunicator;
+use crate::control::{NOWHERE, Record};
+use crate::copy::Copier;
+use crate::error::{Phase, Result};
+use crate::output::{Memory, Rows};
+use crate::reduce::{self, MAX_ROWS, Sum};
+use crate::staging::Exchange;
+use crate::world::World;
+
+/// The most biases of a combine (DeepEP takes two).
+pub const MAX_BIASES: usize = 2;
+
+/// What a combine gave.
+#[derive(Debug)]
+pub struct Combined {
+    rows: Option<Rows>,
+    weights: Option<Vec<f32>>,
+    phases: CombinePhases,
+}
+
+impl Combined {
+    /// One row for each token of the dispatch, `[tokens, hidden]`. Empty after
+    /// [`HostCommunicator::combine_into`], which wrote them to its caller's slice.
+    pub fn rows(&self) -> &[Bf16] {
+        self.rows.as_ref().map_or(&[], Rows::as_slice)
+    }
+
+    /// The weights that came back, `[tokens, top_k]`, if any were sent.
+    pub fn weights(&self) -> Option<&[f32]> {
+        self.weights.as_deref()
+    }
+
+    /// Where the time of this call went.
+    pub fn phases(&self) -> CombinePhases {
+        self.phases
+    }
+}
+
+impl HostCommunicator {
+    /// Sums what the experts made of every token; the rows come from this rank's pool. Collective.
+    ///
+    /// One node: partial rows are added in f32 in ascending rank and rounded once. Several declared nodes: each
+    /// node's sum is rounded to BF16 first. Expert-major rows are first reduced to one partial per rank, in
+    /// ascending choice, and rounded.
+    ///
+    /// # Errors
+    /// As [`HostCommunicator::dispatch`].
+    pub fn combine(&self, args: &Combine<'_>) -> Result<Combined> {
+        let mut rows = self.alloc_rows(args.handle.tokens());
+        let mut combined = self.combine_into(args, rows.as_mut_slice())?;
+        combined.rows = Some(rows);
+        Ok(combined)
+    }
+
+    /// The same into `out`, `[tokens, hidden]`.
+    ///
+    /// # Errors
+    /// As [`HostCommunicator::combine`].
+    pub fn combine_into(&self, args: &Combine<'_>, out: &mut [Bf16]) -> Result<Combined> {
+        let mut state = self.begin()?;
+        let world = self.world();
+        let epoch = state.epoch;
+        if let Err(error) = check(world, args, out) {
+            return Err(self.refuse(&mut state, error));
+        }
+        let carried = args.handle.arrivals().source_tokens.len() * world.shape.top_k;
+        let weights = args.topk_weights.map(|weights| self.share_weights(&weights[..carried]));
+        let in_place = match args.handle.layout() {
+            Layout::BySource => world.offset_of(args.rows),
+            // The rows of a token are reduced here first: only the partial crosses.
+            Layout::ExpertMajor { .. } => None,
+        };
+        let record = Record {
+            signature: Signature::combine(args).0,
+            origin: args.handle.origin().epoch,
+            base: in_place.map_or(NOWHERE, |offset| offset as u64),
+            weights: match &weights {
+                Some(Shared::At(offset) | Shared::Copied(_, offset)) => *offset as u64,
+                None => NOWHERE,
+            },
+            ..Record::default()
+        };
+        let clock = Instant::now();
+        let wait = world.wait(Phase::CombineNotify, epoch);
+        let records = self.announce(&mut state, wait, &record, [&[]; 2])?;
+        let sources = self.finish_or_fail(&mut state, Sources::new(world, args, &records))?;
+        let notify = clock.elapsed();
+
+        let clock = Instant::now();
+        let weights = sources.gather_weights(args.handle, world.shape.top_k);
+        let reduced = self.reduce(args, &sources, out, epoch);
+        self.finish_or_fail(&mut state, reduced)?;
+        let reduce = clock.elapsed();
+
+        let clock = Instant::now();
+        world.own().set_done(epoch);
+        let wait = world.wait(Phase::CombineDone, epoch);
+        self.finish_or_fail(&mut state, world.wait_done(wait, epoch))?;
+        Ok(Combined { rows: None, weights, phases: CombinePhases { notify, reduce, wait: clock.elapsed() } })
+    }
+
+    /// Puts weights where peers can read them, unless they are there already.
+    fn share_weights(&self, weights: &[f32]) -> Shared {
+        let world = self.world();
+        if let Some(offset) = world.offset_of(weights) {
+            return Shared::At(offset);
+        }
+        let bytes = std::mem::size_of_val(weights);
+        let Some(range) = world.pool.take(bytes) else {
+            // The pool is full of live outputs: the fallback of this call's parity is free outside a dispatch.
+            let offset = world.regions.fallback[0];
+            // SAFETY: see `copy_to`; the fallback holds every dispatch output, ids and weights included.
+            unsafe { copy_to(world, offset, weights) };
+            return Shared::At(offset);
+        };
+        // SAFETY: the range was just taken for these bytes.
+        unsafe { copy_to(world, range.offset, weights) };
+        Shared::Copied(Memory::Pool(world.clone(), range), range.offset)
+    }
+
+    fn reduce(&self, args: &Combine<'_>, sources: &Sources, out: &mut [Bf16], epoch: u64) -> Result<()> {
+        let world = self.world();
+        let hidden = world.shape.hidden;
+        let handle = args.handle;
+        let copier = self.copier(std::mem::size_of_val(out));
+        let mut scratch = Scratch { out: vec![Bf16(0); hidden], own: vec![Bf16(0); hidden] };
+        let to_push: Vec<u32> = (0..world.ranks())
+            .map(|source| {
+                let staged = sources.owners[world.rank].is_none() && source != world.rank;
+                if staged { handle.matrix().count(source, world.rank) as u32 } else { 0 }
+            })
+            .collect();
+        let wait = world.wait(Phase::CombineStaging, epoch);
+        let mut exchange = Exchange::new(world, self.rings(), wait, to_push);
+        let mut next = 0;
+        loop {
+            let pushed = exchange.push(|source, index, slot| {
+                let arrival = handle.arrivals().source_starts[source] as usize + index;
+                // SAFETY: a free slot of this rank's own ring holds one row.
+                let slot = unsafe { std::slice::from_raw_parts_mut(slot, hidden) };
+                partial(world, args, arrival, slot);
+            });
+            let first = next;
+            let mut needed = None;
+            while next < handle.tokens() {
+                needed = sources.missing(handle, next, &mut exchange);
+                // A turn ends now and then, so that the other sources' rings do not run dry meanwhile.
+                if needed.is_some() || (!exchange.all_pushed() && next - first >= TURN) {
+                    break;
+                }
+                let to = &mut out[next * hidden..(next + 1) * hidden];
+                sources.sum(args, next, &mut exchange, &mut scratch, (to, copier));
+                next += 1;
+            }
+            if next == handle.tokens() && exchange.all_pushed() {
+                break;
+            }
+            if !pushed && next == first {
+                exchange.sleep(needed)?;
+            }
+            if next.is_multiple_of(CHECK) {
+                world.check(wait)?;
+            }
+        }
+        exchange.announce_all();
+        copier.finish();
+        Ok(())
+    }
+}
+
+/// Tokens summed before rows are pushed again.
+const TURN: usize = 16;
+
+/// Tokens between two looks at the abort word.
+const CHECK: usize = 256;
+
+/// Weights in shared memory: found there, or copied to a slice that lives until the call ends.
+enum Shared {
+    At(usize),
+    Copied(#[allow(dead_code)] Memory, usize),
+}
+
+/// # Safety
+/// The own segment must have room for `values` at `offset`, and nobody may read it now.
+unsafe fn copy_to(world: &World, offset: usize, values: &[f32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let to = world.segment().base().add(offset).cast::<f32>();
+        std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
+    }
+}
+
+fn check(world: &World, args: &Combine<'_>, out: &[Bf16]) -> std::result::Result<(), CoreError> {
+    let handle = args.handle;
+    handle.check(world.token, world.rank)?;
+    let hidden = world.shape.hidden;
+    let expect = |what, got, want, why: String| {
+        if got == want { Ok(()) } else { Err(CoreError::Length { what, got, want, why }) }
+    };
+    let sent = |n| format!("{} tokens were dispatched, {n}", handle.tokens());
+    let received = |n| format!("dispatch gave {} rows, {n}", handle.rows());
+    if args.rows.len() < handle.rows() * hidden {
+        // More is allowed: a worst-case output has spare rows.
+        expect("rows to combine", args.rows.len(), handle.rows() * hidden, received(format!("hidden {hidden}")))?;
+    }
+    expect("combined rows", out.len(), handle.tokens() * hidden, sent(format!("hidden {hidden}")))?;
+    if let Some(weights) = args.row_weights {
+        if handle.layout() == Layout::BySource {
+            return Err(CoreError::Handle(
+                "row weights were given for rows by source: such a row already stands for all experts of its \
+                 rank; weight them before, or dispatch expert-major"
+                    .to_owned(),
+            ));
+        }
+        if weights.len() < handle.rows() {
+            expect("row weights", weights.len(), handle.rows(), received("one weight each".to_owned()))?;
+        }
+    }
+    if let Some(weights) = args.topk_weights {
+        let want = handle.arrivals().source_tokens.len() * world.shape.top_k;
+        if weights.len() < want {
+            let why = format!("{} tokens arrived, top-k {}", handle.arrivals().source_tokens.len(), world.shape.top_k);
+            expect("top-k weights to combine", weights.len(), want, why)?;
+        }
+    }
+    if args.biases.len() > MAX_BIASES {
+        expect("biases", args.biases.len(), MAX_BIASES, "at most two are added".to_owned())?;
+    }
+    for bias in args.biases {
+        expect("bias", bias.len(), handle.tokens() * hidden, sent(format!("hidden {hidden}")))?;
+    }
+    Ok(())
+}
+
+/// Reduces one arrival's rows to the partial that crosses to its source.
+fn partial(world: &World, args: &Combine<'_>, arrival: usize, out: &mut [Bf16]) {
+    let hidden = out.len();
+    if args.handle.layout() == Layout::BySource {
+        out.copy_from_slice(&args.rows[arrival * hidden..(arrival + 1) * hidden]);
+        return;
+    }
+    let mut rows = [std::ptr::null(); MAX_ROWS];
+    let mut weights = [0f32; MAX_ROWS];
+    let mut count = 0;
+    for (_, row) in args.handle.arrivals().rows_of(arrival, world.shape.top_k) {
+        rows[count] = args.rows[row * hidden..(row + 1) * hidden].as_ptr();
+        weights[count] = args.row_weights.map_or(0.0, |weights| weights[row]);
+        count += 1;
+    }
+    let weights = if args.row_weights.is_some() { &weights[..count] } else { &[] };
+    // SAFETY: every row was cut from `args.rows` with `hidden` elements.
+    unsafe { reduce::weighted_sum(world.simd, &rows[..count], weights, out) };
+}
+
+/// Buffers of one row.
+struct Scratch {
+    out: Vec<Bf16>,
+    own: Vec<Bf16>,
+}
+
+/// Where this source finds its rows at each owner.
+struct Sources<'a> {
+    world: &'a World,
+    /// The first of this source's rows where the owner's input lies in shared memory; `None` where it stages.
+    owners: Vec<Option<*const Bf16>>,
+    /// The first of this source's weights at each owner; empty when none were sent.
+    weights: Vec<*const f32>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(world: &'a World, args: &Combine<'_>, records: &[Record]) -> Result<Self> {
+        let matrix = args.handle.matrix();
+        let mut sources = Self { world, owners: Vec::new(), weights: Vec::new() };
+        for (owner, record) in records.iter().enumerate() {
+            let first = matrix.arrival_offset(world.rank, owner);
+            let arrivals = matrix.arrivals(owner);
+            sources.owners.push(if record.base == NOWHERE {
+                None
+            } else {
+                let bytes = arrivals * world.shape.hidden * 2;
+                let base = world.place(owner, record.base, bytes)?;
+                Some(base.wrapping_add(first * world.shape.hidden * 2).cast_const().cast())
+            });
+            if record.weights != NOWHERE {
+                let row = 4 * world.shape.top_k;
+                let base = world.place(owner, record.weights, arrivals * row)?;
+                sources.weights.push(base.wrapping_add(first * row).cast_const().cast());
+            }
+        }
+        Ok(sources)
+    }
+
+    /// The first row of `token` that is not there yet: (owner, index).
+    fn missing(&self, handle: &Handle, token: usize, exchange: &mut Exchange<'_>) -> Option<(usize, u32)> {
+        handle.plan().destinations(token).iter().find_map(|d| {
+            let owner = d.rank as usize;
+            let staged = self.owners[owner].is_none() && owner != self.world.rank;
+            (staged && !exchange.is_there(owner, d.slot)).then_some((owner, d.slot))
+        })
+    }
+
+    /// Sums `token`, whose rows are all there, and returns the slots it took.
+    fn sum(
+        &self,
+        args: &Combine<'_>,
+        token: usize,
+        exchange: &mut Exchange<'_>,
+        scratch: &mut Scratch,
+        (out, copier): (&mut [Bf16], Copier),
+    ) {
+        let (world, hidden) = (self.world, out.len());
+        let destinations = args.handle.plan().destinations(token);
+        let mut rows = [std::ptr::null(); MAX_ROWS];
+        let mut node_ends = [0u8; MAX_ROWS];
+        let mut nodes = 0;
+        for (i, d) in destinations.iter().enumerate() {
+            let owner = d.rank as usize;
+            rows[i] = match self.owners[owner] {
+                Some(first) => first.wrapping_add(d.slot as usize * hidden),
+                None if owner == world.rank => {
+                    let arrival = args.handle.arrivals().source_starts[world.rank] as usize + d.slot as usize;
+                    if args.handle.layout() == Layout::BySource {
+                        args.rows[arrival * hidden..].as_ptr()
+                    } else {
+                        partial(world, args, arrival, &mut scratch.own);
+                        scratch.own.as_ptr()
+                    }
+                }
+                None => exchange.row(owner, d.slot),
+            };
+            let node = |d: &expertrail_core::plan::Destination| world.topology.node_of(d.rank as usize);
+            if destinations.get(i + 1).map(node) != Some(node(d)) {
+                node_ends[nodes] = i as u8 + 1;
+                nodes += 1;
+            }
+        }
+        let mut biases = [std::ptr::null(); MAX_BIASES];
+        for (pointer, bias) in biases.iter_mut().zip(args.biases) {
+            *pointer = bias[token * hidden..].as_ptr();
+        }
+        let sum = Sum {
+            biases: &biases[..args.biases.len()],
+            rows: &rows[..destinations.len()],
+            node_ends: if world.topology.nodes() > 1 { &node_ends[..nodes] } else { &[] },
+        };
+        // SAFETY: every row is there and has `hidden` elements: checked by `check` and `Sources::new` for rows
+        // in place, by `missing` for staged ones. The scratch row overlaps none.
+        unsafe {
+            reduce::sum_rows(world.simd, &sum, scratch.out.as_mut_ptr(), hidden);
+            copier.copy(scratch.out.as_ptr().cast(), out.as_mut_ptr().cast(), 2 * hidden);
+        }
+        for d in destinations {
+            let owner = d.rank as usize;
+            if self.owners[owner].is_none() && owner != world.rank {
+                exchange.take(owner, d.slot);
+            }
+        }
+    }
+
+    /// Sums each token's weights over its ranks, ascending.
+    fn gather_weights(&self, handle: &Handle, top_k: usize) -> Option<Vec<f32>> {
+        if self.weights.is_empty() {
+            return None;
+        }
+        let mut gathered = vec![0f32; handle.tokens() * top_k];
+        for (token, sums) in gathered.chunks_exact_mut(top_k).enumerate() {
+            for d in handle.plan().destinations(token) {
+                let first = self.weights[d.rank as usize].wrapping_add(d.slot as usize * top_k);
+                for (k, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: `Sources::new` checked that all arrivals' weights lie in the owner's segment.
+                    *sum += unsafe { first.add(k).read() };
+                }
+            }
+        }
+        Some(gathered)
+    }
+}

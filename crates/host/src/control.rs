@@ -1,0 +1,291 @@
+//! The control words at the start of every rank's segment: one place for their offsets.
+//!
+//! Written by the owner: header, signals, records, counts, `produced`, `consumed`. Written by peers: the poison
+//! word (compare-and-swap from zero) and the door's sequence.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::flag::{Bell, SharedFutex};
+use crate::segment::Segment;
+
+/// First word of a segment; the last digits are the layout's version.
+pub(crate) const MAGIC: u64 = 0x4558_5452_4149_0001;
+
+const LINE: usize = 64;
+const CLOSED: usize = 16;
+const POISON: usize = 24;
+const NOTIFY: usize = LINE;
+const DONE: usize = LINE + 8;
+const BELL: usize = LINE + 16;
+const DOOR: usize = 2 * LINE;
+const RECORDS: usize = 3 * LINE;
+const RECORD_WORDS: usize = 8;
+
+/// Offsets that depend on the shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ControlLayout {
+    counts: usize,
+    counts_stride: usize,
+    produced: usize,
+    consumed: usize,
+    /// Bytes of the control area, whole pages.
+    pub(crate) bytes: usize,
+}
+
+impl ControlLayout {
+    pub(crate) fn new(ranks: usize, experts: usize) -> Self {
+        let counts = RECORDS + 2 * RECORD_WORDS * 8;
+        let counts_stride = (4 * (ranks + experts)).next_multiple_of(LINE);
+        let produced = counts + 2 * counts_stride;
+        let consumed = produced + LINE * ranks;
+        let bytes = (consumed + LINE * ranks).next_multiple_of(crate::pool::GRAIN);
+        Self { counts, counts_stride, produced, consumed, bytes }
+    }
+}
+
+/// Marks a fresh segment as one of the job with this token; peers look for it after they have been told where the
+/// segment is.
+pub(crate) fn initialise(segment: &Segment, token: u64) {
+    // SAFETY: every segment starts with a control area, and nobody else knows this one yet.
+    unsafe {
+        segment.base().cast::<u64>().write(MAGIC);
+        segment.base().cast::<u64>().add(1).write(token);
+    }
+}
+
+/// One rank's control area.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    segment: Arc<Segment>,
+    layout: ControlLayout,
+}
+
+/// What a rank says at the start of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// Which call, with everything that must be equal on all ranks; see `call::Signature`.
+    pub(crate) signature: u64,
+    /// The dispatch a handle came from; 0 for none.
+    pub(crate) origin: u64,
+    /// Dispatch: the output slice. Combine: the input rows, or [`NOWHERE`].
+    pub(crate) base: u64,
+    /// Dispatch: bytes of the output slice.
+    pub(crate) bytes: u64,
+    /// Dispatch: the slice that is large enough for any counts.
+    pub(crate) fallback: u64,
+    /// Dispatch: rows the output must have, or [`NOWHERE`] for as many as arrive.
+    pub(crate) fixed_rows: u64,
+    /// Combine: the carried weights, or [`NOWHERE`].
+    pub(crate) weights: u64,
+}
+
+/// "Not in shared memory" and "not fixed" in a [`Record`].
+pub(crate) const NOWHERE: u64 = u64::MAX;
+
+impl Control {
+    pub(crate) fn new(segment: Arc<Segment>, layout: ControlLayout) -> Self {
+        Self { segment, layout }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.layout.bytes);
+        // SAFETY: the offset is inside the control area, which lies at the page-aligned start of a mapping
+        // that `segment` keeps, and every process touches these words only through atomics.
+        unsafe { &*self.segment.base().add(offset).cast::<AtomicU64>() }
+    }
+
+    fn half(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.layout.bytes);
+        // SAFETY: as in `word`.
+        unsafe { &*self.segment.base().add(offset).cast::<AtomicU32>() }
+    }
+
+    fn bell(&self, offset: usize) -> &Bell {
+        // SAFETY: as in `word`; a `Bell` is two atomic halves.
+        unsafe { &*self.segment.base().add(offset).cast::<Bell>() }
+    }
+
+    /// Whether this is a segment of the communicator with this token.
+    pub(crate) fn belongs_to(&self, token: u64) -> bool {
+        self.word(0).load(Ordering::Acquire) == MAGIC && self.word(8).load(Ordering::Relaxed) == token
+    }
+
+    /// Whether the owner has closed its communicator.
+    pub(crate) fn closed(&self) -> bool {
+        self.half(CLOSED).load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn close(&self) {
+        self.half(CLOSED).store(1, Ordering::Release);
+        self.ring();
+    }
+
+    /// The first failure the owner has been told of, as bits; 0 for none.
+    pub(crate) fn poison(&self) -> u64 {
+        self.word(POISON).load(Ordering::Acquire)
+    }
+
+    /// Tells the owner of a failure unless it knows one; gives what it knows then.
+    pub(crate) fn set_poison(&self, bits: u64) -> u64 {
+        match self.word(POISON).compare_exchange(0, bits, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => bits,
+            Err(earlier) => earlier,
+        }
+    }
+
+    /// The last call the owner has announced.
+    pub(crate) fn notified(&self) -> u64 {
+        self.word(NOTIFY).load(Ordering::Acquire)
+    }
+
+    /// The last call the owner has finished with everything its peers own.
+    pub(crate) fn done(&self) -> u64 {
+        self.word(DONE).load(Ordering::Acquire)
+    }
+
+    /// Publishes the record of `epoch` (written before with [`Control::write_record`]).
+    pub(crate) fn set_notified(&self, epoch: u64) {
+        self.word(NOTIFY).store(epoch, Ordering::Release);
+        self.ring();
+    }
+
+    /// Publishes that `epoch` is finished here.
+    pub(crate) fn set_done(&self, epoch: u64) {
+        self.word(DONE).store(epoch, Ordering::Release);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        self.bell(BELL).ring(&SharedFutex);
+    }
+
+    /// Where others wait for what this owner publishes.
+    pub(crate) fn published(&self) -> &Bell {
+        self.bell(BELL)
+    }
+
+    /// Where the owner waits for what any peer does for it.
+    pub(crate) fn door(&self) -> &Bell {
+        self.bell(DOOR)
+    }
+
+    pub(crate) fn write_record(&self, epoch: u64, record: &Record) {
+        let words = [
+            record.signature,
+            record.origin,
+            record.base,
+            record.bytes,
+            record.fallback,
+            record.fixed_rows,
+            record.weights,
+        ];
+        for (i, word) in words.into_iter().enumerate() {
+            self.word(Self::record(epoch) + 8 * i).store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn read_record(&self, epoch: u64) -> Record {
+        let word = |i: usize| self.word(Self::record(epoch) + 8 * i).load(Ordering::Relaxed);
+        Record {
+            signature: word(0),
+            origin: word(1),
+            base: word(2),
+            bytes: word(3),
+            fallback: word(4),
+            fixed_rows: word(5),
+            weights: word(6),
+        }
+    }
+
+    fn record(epoch: u64) -> usize {
+        RECORDS + (epoch % 2) as usize * RECORD_WORDS * 8
+    }
+
+    /// Writes the count row of `epoch`: per-rank counts, then per-expert counts.
+    pub(crate) fn write_counts(&self, epoch: u64, parts: [&[u32]; 2]) {
+        let base = self.layout.counts + (epoch % 2) as usize * self.layout.counts_stride;
+        for (i, &count) in parts.into_iter().flatten().enumerate() {
+            self.half(base + 4 * i).store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Appends `len` counts from the `skip`th on to `to`.
+    pub(crate) fn read_counts(&self, epoch: u64, skip: usize, len: usize, to: &mut Vec<u32>) {
+        let base = self.layout.counts + (epoch % 2) as usize * self.layout.counts_stride;
+        to.extend((skip..skip + len).map(|i| self.half(base + 4 * i).load(Ordering::Relaxed)));
+    }
+
+    /// Rows that this owner has staged for `source`, see [`Progress`].
+    pub(crate) fn produced(&self, source: usize) -> Progress<'_> {
+        Progress(self.word(self.layout.produced + LINE * source))
+    }
+
+    /// Rows that this rank has taken from `owner`'s staging.
+    pub(crate) fn consumed(&self, owner: usize) -> Progress<'_> {
+        Progress(self.word(self.layout.consumed + LINE * owner))
+    }
+}
+
+/// A count of rows within one call: the call's number above, the rows below, so that nothing needs clearing.
+pub(crate) struct Progress<'a>(&'a AtomicU64);
+
+impl Progress<'_> {
+    /// Rows so far in call `epoch`.
+    pub(crate) fn get(&self, epoch: u64) -> u32 {
+        let word = self.0.load(Ordering::Acquire);
+        if word >> 32 == epoch & 0xFFFF_FFFF { word as u32 } else { 0 }
+    }
+
+    pub(crate) fn set(&self, epoch: u64, rows: u32) {
+        self.0.store(epoch << 32 | u64::from(rows), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_do_not_overlap() {
+        for (ranks, experts) in [(1, 1), (3, 7), (64, 256), (72, 512)] {
+            let l = ControlLayout::new(ranks, experts);
+            assert!(RECORDS + 2 * RECORD_WORDS * 8 <= l.counts);
+            assert!(l.counts + l.counts_stride + 4 * (ranks + experts) <= l.produced);
+            assert!(l.produced + LINE * ranks <= l.consumed);
+            assert!(l.consumed + LINE * ranks <= l.bytes);
+        }
+    }
+
+    #[test]
+    fn records_and_counts_of_two_calls_live_side_by_side() {
+        let layout = ControlLayout::new(2, 3);
+        let control = Control::new(Arc::new(Segment::create(0, layout.bytes).unwrap()), layout);
+        let record = |n| Record { signature: n, origin: n + 1, base: n + 2, bytes: n + 3, fallback: n + 4, fixed_rows: n + 5, weights: n + 6 };
+        control.write_record(6, &record(60));
+        control.write_record(7, &record(70));
+        control.write_counts(6, [&[1, 2], &[3, 4, 5]]);
+        control.write_counts(7, [&[6, 7], &[8, 9, 10]]);
+        assert_eq!((control.read_record(6), control.read_record(7)), (record(60), record(70)));
+        let mut counts = Vec::new();
+        control.read_counts(6, 2, 3, &mut counts);
+        control.read_counts(7, 0, 2, &mut counts);
+        assert_eq!(counts, [3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn progress_of_an_earlier_call_reads_as_none() {
+        let word = AtomicU64::new(0);
+        Progress(&word).set(5, 100);
+        assert_eq!((Progress(&word).get(5), Progress(&word).get(6)), (100, 0));
+        Progress(&word).set(0x1_0000_0006, 1);
+        assert_eq!(Progress(&word).get(0x1_0000_0006), 1);
+    }
+
+    #[test]
+    fn the_first_poison_stays() {
+        let layout = ControlLayout::new(1, 1);
+        let control = Control::new(Arc::new(Segment::create(0, layout.bytes).unwrap()), layout);
+        assert_eq!((control.set_poison(7), control.set_poison(9), control.poison()), (7, 7, 7));
+    }
+}

@@ -1,0 +1,447 @@
+//! Dispatch: counts are exchanged once, then every row is written once, to its final place.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use expertrail_core::handle::{Arrivals, Origin};
+use expertrail_core::plan::NO_ROW;
+use expertrail_core::{CoreError, CountMatrix, Handle, Layout, Plan, Routing};
+
+use crate::call::{Dispatch, DispatchPhases, Payload, Route, Signature};
+use crate::communicator::{HostCommunicator, Stats};
+use crate::control::{NOWHERE, Record};
+use crate::copy::Copier;
+use crate::error::{HostError, Phase, Result};
+use crate::output::{Memory, OutputKind, OutputLayout, Received};
+use crate::pool::Range;
+use crate::world::World;
+
+/// A dispatch whose arguments have been checked.
+struct Prepared<'a> {
+    payload: Payload<'a>,
+    plan: Cow<'a, Plan>,
+    cached: Option<&'a Handle>,
+    routing: Option<&'a Routing>,
+    weights: Option<&'a [f32]>,
+    kind: OutputKind,
+    layout: Layout,
+    fixed_rows: Option<usize>,
+}
+
+/// Where one destination's output lies for this source.
+struct Target {
+    base: *mut u8,
+    layout: OutputLayout,
+    /// This source's first arrival there.
+    arrival: usize,
+    first_expert: i32,
+    experts: i32,
+}
+
+impl HostCommunicator {
+    /// Sends rows to the ranks of their experts and gives the rows that arrive here. Collective.
+    ///
+    /// # Errors
+    /// [`HostError::Misuse`] for wrong arguments, [`HostError::Refused`], [`HostError::Mismatch`] and
+    /// [`HostError::TooSmall`] for what other ranks did: nothing moved and the communicator goes on.
+    /// [`HostError::Failed`] when a rank died, left or missed the deadline: the communicator is over.
+    pub fn dispatch(&self, args: &Dispatch<'_>) -> Result<Received> {
+        let mut state = self.begin()?;
+        let started = Instant::now();
+        let world = self.world();
+        let epoch = state.epoch;
+        let prepared = match prepare(world, args) {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(self.refuse(&mut state, error)),
+        };
+        let mut phases = DispatchPhases { plan: started.elapsed(), ..DispatchPhases::default() };
+
+        let reserved = reserve(world, &prepared, &state.stats);
+        let record = Record {
+            signature: Signature::dispatch(args).0,
+            origin: prepared.cached.map_or(0, |handle| handle.origin().epoch),
+            base: reserved.map_or(0, |range| range.offset as u64),
+            bytes: reserved.map_or(0, |range| range.bytes as u64),
+            fallback: world.regions.fallback[(epoch % 2) as usize] as u64,
+            fixed_rows: prepared.fixed_rows.map_or(NOWHERE, |rows| rows as u64),
+            weights: NOWHERE,
+        };
+        // Until the rows are in, the slice goes back to the pool on every way out; after a failure nobody
+        // publishes from this pool again, so a late writer cannot hit a later output.
+        let reserved = reserved.map(|range| Memory::Pool(world.clone(), range));
+        let counts = [prepared.plan.rank_counts(), prepared.plan.expert_counts()];
+        let counts = if prepared.cached.is_some() { [&[][..]; 2] } else { counts };
+        let clock = Instant::now();
+        let wait = world.wait(Phase::DispatchNotify, epoch);
+        let records = self.announce(&mut state, wait, &record, counts)?;
+        let matrix = match prepared.cached {
+            Some(handle) => Cow::Borrowed(handle.matrix()),
+            None => Cow::Owned(self.finish_or_fail(&mut state, read_matrix(world, epoch, prepared.layout))?),
+        };
+        let targets = self.finish_or_fail(&mut state, targets(world, &prepared, &matrix, &records))?;
+        let targets = match targets {
+            Ok(targets) => targets,
+            // Every rank sees the same counts and records, so every rank gives up here.
+            Err(error) => {
+                world.own().set_done(epoch);
+                return Err(error);
+            }
+        };
+        phases.notify = clock.elapsed();
+
+        let clock = Instant::now();
+        let bytes = prepared.plan.copies() * prepared.kind.dtype.wire_row_bytes(prepared.kind.hidden);
+        let copier = self.copier(bytes);
+        // SAFETY: `targets` checked that every output lies inside its segment and has room for the counts
+        // that all ranks exchanged; this source writes only its own rows of them.
+        unsafe { send(world, &prepared, &matrix, &targets, copier) };
+        copier.finish();
+        phases.send = clock.elapsed();
+
+        let clock = Instant::now();
+        world.own().set_done(epoch);
+        let wait = world.wait(Phase::DispatchData, epoch);
+        self.finish_or_fail(&mut state, world.wait_done(wait, epoch))?;
+        phases.wait = clock.elapsed();
+
+        let clock = Instant::now();
+        let landed = Landed { reserved, record, epoch };
+        let mut received = receive(world, prepared, matrix, landed, &mut state.stats);
+        phases.finish = clock.elapsed();
+        received.phases = phases;
+        Ok(received)
+    }
+}
+
+fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepared<'a>, CoreError> {
+    let shape = &world.shape;
+    let (plan, cached, routing) = match args.route {
+        Route::Cached(handle) => {
+            handle.check(world.token, world.rank)?;
+            (Cow::Borrowed(handle.plan()), Some(handle), None)
+        }
+        Route::Routing(routing) => {
+            if routing.top_k() != shape.top_k {
+                return Err(CoreError::Length {
+                    what: "routing",
+                    got: routing.top_k(),
+                    want: shape.top_k,
+                    why: "choices per token of the communicator's shape".to_owned(),
+                });
+            }
+            let plan = Plan::new(routing, &world.placement, args.layout)?;
+            (Cow::Owned(plan), None, Some(routing))
+        }
+    };
+    let tokens = plan.tokens();
+    if tokens > shape.max_tokens {
+        return Err(CoreError::Tokens { tokens, limit: shape.max_tokens });
+    }
+    let expect = |what, got, want, why: &str| {
+        if got == want {
+            Ok(())
+        } else {
+            Err(CoreError::Length { what, got, want, why: format!("{tokens} tokens, {why}") })
+        }
+    };
+    match args.payload {
+        Payload::Bf16(rows) => {
+            expect("rows", rows.len(), tokens * shape.hidden, &format!("hidden {}", shape.hidden))?;
+        }
+        Payload::Fp8 { codes, scales } => {
+            shape.check(true)?;
+            let per_row = args.payload.dtype().scales_per_row(shape.hidden);
+            expect("FP8 rows", codes.len(), tokens * shape.hidden, &format!("hidden {}", shape.hidden))?;
+            expect("scales", scales.len(), tokens * per_row, "one scale per 128 elements")?;
+        }
+    }
+    if let Some(weights) = args.weights {
+        if cached.is_some() {
+            return Err(CoreError::Handle(
+                "a cached dispatch carries no weights: they came with the dispatch that made the handle".to_owned(),
+            ));
+        }
+        expect("weights", weights.len(), tokens * shape.top_k, &format!("top-k {}", shape.top_k))?;
+    }
+    let kind = OutputKind {
+        dtype: args.payload.dtype(),
+        hidden: shape.hidden,
+        top_k: shape.top_k,
+        cached: cached.is_some(),
+        weights: args.weights.is_some(),
+    };
+    let fixed_rows = args.worst_case_rows;
+    Ok(Prepared { payload: args.payload, plan, cached, routing, weights: args.weights, kind, layout: args.layout, fixed_rows })
+}
+
+/// Takes a slice for what will probably arrive: a quarter more than this rank sends itself or last received,
+/// exactly what the handle says when cached. `None` when the pool is exhausted: the rows then land in the
+/// fallback.
+fn reserve(world: &World, prepared: &Prepared<'_>, stats: &Stats) -> Option<Range> {
+    let generous = |n: usize| n + n / 4 + 64;
+    let (mut rows, mut arrivals) = match prepared.cached {
+        Some(handle) => (handle.rows(), handle.arrivals().source_tokens.len()),
+        None => {
+            let arrivals = generous(prepared.plan.copies().max(stats.last_arrivals));
+            let rows = match prepared.layout {
+                Layout::BySource => arrivals,
+                Layout::ExpertMajor { alignment } => {
+                    let choices: u32 = prepared.plan.expert_counts().iter().sum();
+                    let padding = alignment * world.placement.experts_of(world.rank).len();
+                    generous((choices as usize / world.ranks()).max(stats.last_rows)) + padding
+                }
+            };
+            (rows, arrivals)
+        }
+    };
+    if let Some(fixed) = prepared.fixed_rows {
+        rows = fixed;
+        if prepared.layout == Layout::BySource {
+            arrivals = fixed;
+        }
+    }
+    let bytes = OutputLayout::new(&prepared.kind, rows, arrivals).bytes;
+    world.pool.take(bytes)
+}
+
+fn read_matrix(world: &World, epoch: u64, layout: Layout) -> Result<CountMatrix> {
+    let (ranks, experts) = (world.ranks(), world.placement.experts());
+    let (mut to_rank, mut to_expert) = (Vec::new(), Vec::new());
+    to_rank.reserve_exact(ranks * ranks);
+    to_expert.reserve_exact(ranks * experts);
+    for control in &world.controls {
+        control.read_counts(epoch, 0, ranks, &mut to_rank);
+        control.read_counts(epoch, ranks, experts, &mut to_expert);
+    }
+    CountMatrix::new(world.placement, layout, to_rank, to_expert)
+        .map_err(|error| HostError::Misuse { rank: world.rank, error })
+}
+
+/// Rows and entries of the output of `rank`.
+fn extent(matrix: &CountMatrix, rank: usize, record: &Record) -> (usize, usize) {
+    let (mut rows, mut entries) = (matrix.rows(rank), matrix.arrivals(rank));
+    if record.fixed_rows != NOWHERE {
+        rows = record.fixed_rows as usize;
+        if matrix.layout() == Layout::BySource {
+            entries = rows;
+        }
+    }
+    (rows, entries)
+}
+
+type Targets = std::result::Result<Vec<Target>, HostError>;
+
+/// Finds every destination's output. The outer error is a peer's impossible record; the inner one a too small
+/// output, which all ranks see alike.
+fn targets(world: &World, prepared: &Prepared<'_>, matrix: &CountMatrix, records: &[Record]) -> Result<Targets> {
+    for (rank, record) in records.iter().enumerate() {
+        if record.fixed_rows != NOWHERE && (record.fixed_rows as usize) < matrix.rows(rank) {
+            let given = record.fixed_rows as usize;
+            return Ok(Err(HostError::TooSmall { rank, needed: matrix.rows(rank), given }));
+        }
+    }
+    let mut targets = Vec::with_capacity(records.len());
+    for (rank, record) in records.iter().enumerate() {
+        let (rows, entries) = extent(matrix, rank, record);
+        let layout = OutputLayout::new(&prepared.kind, rows, entries);
+        let offset = if layout.bytes as u64 <= record.bytes { record.base } else { record.fallback };
+        let local = world.placement.experts_of(rank);
+        targets.push(Target {
+            base: world.place(rank, offset, layout.bytes)?,
+            layout,
+            arrival: matrix.arrival_offset(world.rank, rank),
+            first_expert: local.start as i32,
+            experts: local.len() as i32,
+        });
+    }
+    Ok(Ok(targets))
+}
+
+/// Writes all rows of this source.
+///
+/// # Safety
+/// `targets` must be the outputs of the ranks for the counts in `matrix`.
+unsafe fn send(world: &World, prepared: &Prepared<'_>, matrix: &CountMatrix, targets: &[Target], copier: Copier) {
+    let hidden = prepared.kind.hidden;
+    let row_bytes = prepared.kind.dtype.row_bytes(hidden);
+    let scales_per_row = prepared.kind.dtype.scales_per_row(hidden);
+    let (rows, scales) = match prepared.payload {
+        Payload::Bf16(rows) => (rows.as_ptr().cast::<u8>(), std::ptr::null()),
+        Payload::Fp8 { codes, scales } => (codes.as_ptr(), scales.as_ptr()),
+    };
+    let expert_rows = matrix.expert_offsets(world.rank);
+    let plan = &*prepared.plan;
+    for token in 0..plan.tokens() {
+        let row = rows.wrapping_add(token * row_bytes);
+        Copier::prefetch(row.wrapping_add(row_bytes));
+        let firsts = plan.first_choices(token);
+        for (i, destination) in plan.destinations(token).iter().enumerate() {
+            let target = &targets[destination.rank as usize];
+            let arrival = target.arrival + destination.slot as usize;
+            let to = match firsts.get(i) {
+                None => arrival,
+                Some(first) => (expert_rows[first.expert as usize] + first.slot) as usize,
+            };
+            // SAFETY: row, scales, ids, weights and token of this arrival lie inside the destination's output.
+            unsafe {
+                copier.copy(row, target.base.add(to * row_bytes), row_bytes);
+                if scales_per_row > 0 {
+                    std::ptr::copy_nonoverlapping(
+                        scales.add(token * scales_per_row),
+                        target.base.add(target.layout.scales).cast::<f32>().add(to * scales_per_row),
+                        scales_per_row,
+                    );
+                }
+                if let Some(routing) = prepared.routing {
+                    carry(prepared, routing, target, token, arrival);
+                }
+            }
+        }
+    }
+}
+
+/// Writes what goes with an arrival: source token, local expert ids, weights.
+///
+/// # Safety
+/// `arrival` must be an arrival of this source in `target`.
+unsafe fn carry(prepared: &Prepared<'_>, routing: &Routing, target: &Target, token: usize, arrival: usize) {
+    let top_k = routing.top_k();
+    // SAFETY: the caller's promise; `OutputLayout` has `top_k` ids (and weights) and one token per arrival.
+    unsafe {
+        target.base.add(target.layout.tokens).cast::<u32>().add(arrival).write(token as u32);
+        let ids = target.base.add(target.layout.ids).cast::<i32>().add(arrival * top_k);
+        let weights = target.base.add(target.layout.weights).cast::<f32>().add(arrival * top_k);
+        for (k, &id) in routing.row(token).iter().enumerate() {
+            let local = id - target.first_expert;
+            let here = id >= 0 && (0..target.experts).contains(&local);
+            ids.add(k).write(if here { local } else { -1 });
+            if let Some(all) = prepared.weights {
+                weights.add(k).write(if here { all[token * top_k + k] } else { 0.0 });
+            }
+        }
+    }
+}
+
+/// What landed here: the reserved slice, if any, and what was announced.
+struct Landed {
+    reserved: Option<Memory>,
+    record: Record,
+    epoch: u64,
+}
+
+fn receive(world: &Arc<World>, prepared: Prepared<'_>, matrix: Cow<'_, CountMatrix>, landed: Landed, stats: &mut Stats) -> Received {
+    let (rows, entries) = extent(&matrix, world.rank, &landed.record);
+    let layout = OutputLayout::new(&prepared.kind, rows, entries);
+    let mut kept = None;
+    if layout.bytes as u64 <= landed.record.bytes {
+        kept = landed.reserved.map(|memory| memory.trimmed(layout.bytes));
+    }
+    let memory = kept.unwrap_or_else(|| copy_out(world, &landed.record, layout.bytes, stats));
+
+    let handle = match prepared.cached {
+        Some(handle) => handle.clone(),
+        None => {
+            let arrivals = arrivals(world, &prepared, &matrix, &memory, &layout);
+            stats.last_arrivals = arrivals.source_tokens.len();
+            stats.last_rows = arrivals.rows;
+            let origin = Origin { communicator: world.token, epoch: landed.epoch };
+            Handle::new(origin, world.rank, prepared.plan.into_owned(), matrix.into_owned(), arrivals)
+        }
+    };
+    let mut received =
+        Received { memory, layout, kind: prepared.kind, rows, entries, handle, phases: DispatchPhases::default() };
+    complete(world, &mut received);
+    received
+}
+
+/// Moves rows that landed in the fallback to memory of their own, and the fallback's pages back to the system.
+fn copy_out(world: &Arc<World>, record: &Record, bytes: usize, stats: &mut Stats) -> Memory {
+    let (memory, _) = Memory::take(world, bytes);
+    let fallback = record.fallback as usize;
+    // SAFETY: the fallback is as large as any output of this shape, all writers are done with it, and
+    // `memory` is a fresh range of `bytes` bytes.
+    unsafe { std::ptr::copy_nonoverlapping(world.segment().base().add(fallback), memory.base(), bytes) };
+    world.segment().release(fallback, bytes);
+    stats.fallbacks += 1;
+    memory
+}
+
+/// What arrived, from the counts and the carried ids and tokens.
+fn arrivals(world: &World, prepared: &Prepared<'_>, matrix: &CountMatrix, memory: &Memory, layout: &OutputLayout) -> Arrivals {
+    let (count, top_k) = (matrix.arrivals(world.rank), prepared.kind.top_k);
+    // SAFETY: every source has written its arrivals' tokens and ids, and released them before `done`.
+    let (tokens, ids) = unsafe {
+        (
+            std::slice::from_raw_parts(memory.base().add(layout.tokens).cast::<u32>(), count),
+            std::slice::from_raw_parts(memory.base().add(layout.ids).cast::<i32>(), count * top_k),
+        )
+    };
+    let mut choice_rows = Vec::new();
+    if matches!(prepared.layout, Layout::ExpertMajor { .. }) {
+        let local = world.placement.experts_of(world.rank);
+        let mut next: Vec<usize> = local.map(|expert| matrix.expert_start(expert)).collect();
+        // A peer's id is outside data: one that is not an expert of this rank counts as none.
+        choice_rows.extend(ids.iter().map(|&id| match next.get_mut(id as usize) {
+            Some(row) if id >= 0 => {
+                *row += 1;
+                (*row - 1) as u32
+            }
+            _ => NO_ROW,
+        }));
+    }
+    Arrivals {
+        source_starts: matrix.source_starts(world.rank),
+        source_tokens: tokens.to_vec(),
+        choice_rows,
+        expert_counts: matrix.expert_counts(world.rank),
+        rows: matrix.rows(world.rank),
+    }
+}
+
+/// What the receiver adds to the rows that arrived: a token's rows beyond its first (each row crosses once per
+/// rank), zero padding, and -1 behind the last arrival.
+fn complete(world: &World, received: &mut Received) {
+    let kind = received.kind;
+    let handle = received.handle.clone();
+    if let Layout::ExpertMajor { alignment } = handle.layout() {
+        let scales_offset = received.layout.scales;
+        let row_bytes = kind.dtype.row_bytes(kind.hidden);
+        let scale_bytes = 4 * kind.dtype.scales_per_row(kind.hidden);
+        let base = received.memory.base();
+        let parts = [(0, row_bytes), (scales_offset, scale_bytes)];
+        for arrival in 0..handle.arrivals().source_tokens.len() {
+            let mut first = None;
+            for (_, row) in handle.arrivals().rows_of(arrival, kind.top_k) {
+                let from = *first.get_or_insert(row);
+                if from != row {
+                    for (offset, bytes) in parts {
+                        // SAFETY: two different rows of this rank's own output, which all writers have left.
+                        unsafe {
+                            let part = base.add(offset);
+                            std::ptr::copy_nonoverlapping(part.add(from * bytes), part.add(row * bytes), bytes);
+                        }
+                    }
+                }
+            }
+        }
+        for (i, expert) in world.placement.experts_of(world.rank).enumerate() {
+            let count = handle.arrivals().expert_counts[i] as usize;
+            let end = handle.matrix().expert_start(expert) + count;
+            let padding = count.next_multiple_of(alignment) - count;
+            for (offset, bytes) in parts {
+                // SAFETY: padding rows of this rank's own output.
+                unsafe { base.add(offset + end * bytes).write_bytes(0, padding * bytes) };
+            }
+        }
+    }
+    if !kind.cached {
+        let used = handle.arrivals().source_tokens.len();
+        let (ids, weights) = (received.layout.ids, received.layout.weights);
+        let spare = (received.entries - used) * kind.top_k;
+        received.slice_mut::<i32>(ids + 4 * used * kind.top_k, spare).fill(-1);
+        if kind.weights {
+            received.slice_mut::<f32>(weights + 4 * used * kind.top_k, spare).fill(0.0);
+        }
+    }
+}

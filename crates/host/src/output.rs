@@ -1,0 +1,226 @@
+//! Outputs: where their parts lie in a slice, and who owns the slice.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+use expertrail_core::{Bf16, Dtype, Handle};
+
+use crate::call::DispatchPhases;
+use crate::pool::Range;
+use crate::world::World;
+
+/// Offsets of the parts of one rank's dispatch output. Every source computes the same from the count matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutputLayout {
+    pub(crate) scales: usize,
+    pub(crate) ids: usize,
+    pub(crate) weights: usize,
+    pub(crate) tokens: usize,
+    pub(crate) bytes: usize,
+}
+
+/// What an output holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutputKind {
+    pub(crate) dtype: Dtype,
+    pub(crate) hidden: usize,
+    pub(crate) top_k: usize,
+    /// A cached dispatch carries rows and scales only.
+    pub(crate) cached: bool,
+    pub(crate) weights: bool,
+}
+
+impl OutputLayout {
+    /// For `rows` output rows of `arrivals` arriving tokens.
+    pub(crate) fn new(kind: &OutputKind, rows: usize, arrivals: usize) -> Self {
+        let part = |bytes: usize| bytes.next_multiple_of(64);
+        let scales = part(rows * kind.dtype.row_bytes(kind.hidden));
+        let ids = scales + part(4 * rows * kind.dtype.scales_per_row(kind.hidden));
+        let choices = if kind.cached { 0 } else { arrivals * kind.top_k };
+        let weights = ids + part(4 * choices);
+        let tokens = weights + part(if kind.weights { 4 * choices } else { 0 });
+        let bytes = tokens + part(if kind.cached { 0 } else { 4 * arrivals });
+        Self { scales, ids, weights, tokens, bytes }
+    }
+}
+
+/// One cache line, so that private outputs are aligned like pool slices.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u8; 64]);
+
+/// The memory of an output.
+pub(crate) enum Memory {
+    /// A slice of this rank's pool; goes back when dropped. Keeps the mapping alive.
+    Pool(Arc<World>, Range),
+    /// Private memory, when the pool had no room. In cells, because parts are written through `base`.
+    Private(Vec<UnsafeCell<Line>>),
+}
+
+impl Memory {
+    /// `bytes` from the pool, or private memory when it has no room. The bool says which: true for the pool.
+    pub(crate) fn take(world: &Arc<World>, bytes: usize) -> (Self, bool) {
+        match world.pool.take(bytes) {
+            Some(range) => (Self::Pool(world.clone(), range), true),
+            None => (Self::private(bytes), false),
+        }
+    }
+
+    /// Gives back what lies behind the first `bytes`.
+    pub(crate) fn trimmed(mut self, bytes: usize) -> Self {
+        if let Self::Pool(world, range) = &mut self {
+            *range = world.pool.trim(*range, bytes);
+        }
+        self
+    }
+
+    fn private(bytes: usize) -> Self {
+        Self::Private((0..bytes.div_ceil(64)).map(|_| UnsafeCell::new(Line([0; 64]))).collect())
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        match self {
+            Self::Pool(world, range) => world.segment().base().wrapping_add(range.offset),
+            Self::Private(lines) => UnsafeCell::raw_get(lines.as_ptr()).cast(),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Self::Pool(world, range) = self {
+            world.pool.put(*range);
+        }
+    }
+}
+
+// SAFETY: the memory is owned by this value alone (peers write a slice only before it is handed out, or after
+// it is back), and moves between threads like any buffer.
+unsafe impl Send for Memory {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Memory {}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pool(_, range) => write!(f, "Pool({range:?})"),
+            Self::Private(lines) => write!(f, "Private({} bytes)", lines.len() * 64),
+        }
+    }
+}
+
+/// What a dispatch gave this rank: ordinary memory of its owner, which outlives later calls and the
+/// communicator, and returns to the pool when dropped.
+#[derive(Debug)]
+pub struct Received {
+    pub(crate) memory: Memory,
+    pub(crate) layout: OutputLayout,
+    pub(crate) kind: OutputKind,
+    /// Rows of the output (`worst_case_rows` where that was given).
+    pub(crate) rows: usize,
+    /// Entries of the carried ids, weights and tokens.
+    pub(crate) entries: usize,
+    pub(crate) handle: Handle,
+    pub(crate) phases: DispatchPhases,
+}
+
+impl Received {
+    fn slice<T>(&self, offset: usize, len: usize) -> &[T] {
+        // SAFETY: `OutputLayout` places `len` elements of a plain type at this 64-byte aligned offset of the
+        // slice, all of which was written (or zero) before the output was handed out.
+        unsafe { std::slice::from_raw_parts(self.memory.base().add(offset).cast::<T>(), len) }
+    }
+
+    pub(crate) fn slice_mut<T>(&mut self, offset: usize, len: usize) -> &mut [T] {
+        // SAFETY: as in `slice`; `&mut self` makes the access unique.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(offset).cast::<T>(), len) }
+    }
+
+    /// Rows of the output: `[rows, hidden]`. Padding and, with `worst_case_rows`, unused rows included.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Element type of the rows.
+    pub fn dtype(&self) -> Dtype {
+        self.kind.dtype
+    }
+
+    /// The rows, `[rows, hidden]`; `None` for an FP8 dispatch.
+    pub fn bf16(&self) -> Option<&[Bf16]> {
+        (self.kind.dtype == Dtype::Bf16).then(|| self.slice(0, self.rows * self.kind.hidden))
+    }
+
+    /// The rows, to be changed in place (an expert may write its output here and combine from it without a
+    /// copy); `None` for an FP8 dispatch.
+    pub fn bf16_mut(&mut self) -> Option<&mut [Bf16]> {
+        let len = self.rows * self.kind.hidden;
+        (self.kind.dtype == Dtype::Bf16).then(|| self.slice_mut(0, len))
+    }
+
+    /// The FP8 rows, `[rows, hidden]` codes; `None` for a BF16 dispatch.
+    pub fn codes(&self) -> Option<&[u8]> {
+        (self.kind.dtype == Dtype::Fp8E4m3).then(|| self.slice(0, self.rows * self.kind.hidden))
+    }
+
+    /// The scales, `[rows, hidden / 128]`; `None` for a BF16 dispatch.
+    pub fn scales(&self) -> Option<&[f32]> {
+        let per_row = self.kind.dtype.scales_per_row(self.kind.hidden);
+        (self.kind.dtype == Dtype::Fp8E4m3).then(|| self.slice(self.layout.scales, self.rows * per_row))
+    }
+
+    /// For each arriving token and choice the expert's index on this rank, or -1 where the choice is none or
+    /// of another rank: `[arrivals, top_k]` (`[worst_case_rows, top_k]` where that was given with the
+    /// by-source layout, -1 behind the last arrival). `None` for a cached dispatch.
+    pub fn local_ids(&self) -> Option<&[i32]> {
+        (!self.kind.cached).then(|| self.slice(self.layout.ids, self.entries * self.kind.top_k))
+    }
+
+    /// The weights that came along, shaped as [`Received::local_ids`] and 0 where that is -1. `None` if the
+    /// dispatch carried none.
+    pub fn weights(&self) -> Option<&[f32]> {
+        self.kind.weights.then(|| self.slice(self.layout.weights, self.entries * self.kind.top_k))
+    }
+
+    /// Choices of each local expert over all sources, `[local experts]`, without padding.
+    pub fn expert_counts(&self) -> &[u32] {
+        &self.handle.arrivals().expert_counts
+    }
+
+    /// Tokens that arrived.
+    pub fn arrivals(&self) -> usize {
+        self.handle.arrivals().source_tokens.len()
+    }
+
+    /// What combine and a cached dispatch need.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Where the time of this call went.
+    pub fn phases(&self) -> DispatchPhases {
+        self.phases
+    }
+}
+
+/// BF16 rows in this rank's shared memory: combine reads them where they lie. Private memory when the pool
+/// had no room; combine then stages them.
+#[derive(Debug)]
+pub struct Rows {
+    pub(crate) memory: Memory,
+    pub(crate) elements: usize,
+}
+
+impl Rows {
+    /// The elements, `[rows, hidden]` as they were asked for.
+    pub fn as_slice(&self) -> &[Bf16] {
+        // SAFETY: the memory was taken for this many elements and holds plain numbers from the start.
+        unsafe { std::slice::from_raw_parts(self.memory.base().cast::<Bf16>(), self.elements) }
+    }
+
+    /// The elements, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [Bf16] {
+        // SAFETY: as in `as_slice`; `&mut self` makes the access unique.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.base().cast::<Bf16>(), self.elements) }
+    }
+}

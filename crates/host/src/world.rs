@@ -1,0 +1,223 @@
+//! What all ranks of a communicator share, and how one waits for another.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use expertrail_core::{Placement, Shape, Topology};
+use expertrail_group::CancelToken;
+
+use crate::control::Control;
+use crate::error::{Cause, Failure, HostError, Phase, Result};
+use crate::flag::SharedFutex;
+use crate::pool::Pool;
+use crate::segment::Segment;
+use crate::simd::Simd;
+
+/// How long a waiter sleeps before it looks at poison, cancellation and the deadline again; bounds how late a
+/// failure is seen, far below the two seconds allowed.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Spins before the first sleep, where every rank has a core of its own. A futex wake costs 15 us between
+/// processes (deps.md 2f) and a spinning hand-over 0.2 us; about 20 us of spinning hide most waits.
+const SPINS: u32 = 2_000;
+
+/// Regions of every rank's segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Regions {
+    pub(crate) staging: usize,
+    pub(crate) pool: usize,
+    pub(crate) pool_bytes: usize,
+    /// Two slices that fit any counts, by parity of the call.
+    pub(crate) fallback: [usize; 2],
+    pub(crate) total: usize,
+}
+
+/// Everything about a communicator that does not change after build.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) rank: usize,
+    pub(crate) token: u64,
+    pub(crate) topology: Topology,
+    pub(crate) placement: Placement,
+    pub(crate) shape: Shape,
+    pub(crate) simd: Simd,
+    pub(crate) regions: Regions,
+    pub(crate) deadline: Duration,
+    pub(crate) cancel: CancelToken,
+    /// Whether waiters may spin: every rank has a core.
+    pub(crate) spin: bool,
+    pub(crate) segments: Vec<Arc<Segment>>,
+    pub(crate) controls: Vec<Control>,
+    pub(crate) pool: Pool,
+}
+
+/// One wait's circumstances, for its errors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub(crate) phase: Phase,
+    pub(crate) epoch: u64,
+    pub(crate) until: Instant,
+}
+
+impl World {
+    pub(crate) fn ranks(&self) -> usize {
+        self.topology.ranks()
+    }
+
+    /// This rank's own control area.
+    pub(crate) fn own(&self) -> &Control {
+        &self.controls[self.rank]
+    }
+
+    /// This rank's own segment.
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segments[self.rank]
+    }
+
+    /// Where `bytes` bytes at `offset` of a rank's segment lie. Offsets come from peers: they are checked.
+    pub(crate) fn place(&self, rank: usize, offset: u64, bytes: usize) -> Result<*mut u8> {
+        let segment = &self.segments[rank];
+        let end = offset.checked_add(bytes as u64);
+        if offset < self.regions.pool as u64 || end.is_none_or(|end| end > segment.bytes() as u64) {
+            return Err(HostError::Record { rank: self.rank, peer: rank, offset, bytes });
+        }
+        Ok(segment.base().wrapping_add(offset as usize))
+    }
+
+    /// Where in this rank's pool a slice lies; `None` when it is other memory.
+    pub(crate) fn offset_of<T>(&self, slice: &[T]) -> Option<usize> {
+        let start = (slice.as_ptr() as usize).checked_sub(self.segment().base() as usize)?;
+        let end = start + std::mem::size_of_val(slice);
+        let pool = self.regions.pool..self.regions.pool + self.regions.pool_bytes;
+        (pool.contains(&start) && end <= pool.end).then_some(start)
+    }
+
+    pub(crate) fn wait(&self, phase: Phase, epoch: u64) -> Wait {
+        Wait { phase, epoch, until: Instant::now() + self.deadline }
+    }
+
+    /// Waits until every rank has announced call `epoch`.
+    pub(crate) fn wait_notified(&self, wait: Wait) -> Result<()> {
+        self.wait_each(wait, |peer| peer.notified() >= wait.epoch)
+    }
+
+    /// Waits until every rank has finished call `epoch`.
+    pub(crate) fn wait_done(&self, wait: Wait, epoch: u64) -> Result<()> {
+        self.wait_each(wait, |peer| peer.done() >= epoch)
+    }
+
+    fn wait_each(&self, wait: Wait, ready: impl Fn(&Control) -> bool) -> Result<()> {
+        for peer in 0..self.ranks() {
+            let control = &self.controls[peer];
+            self.wait_until(wait, peer, control.published(), || ready(control))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until `ready`, which `culprit` makes true and announces by ringing `bell`.
+    pub(crate) fn wait_until(
+        &self,
+        wait: Wait,
+        culprit: usize,
+        bell: &crate::flag::Bell,
+        ready: impl Fn() -> bool,
+    ) -> Result<()> {
+        for _ in 0..if self.spin { SPINS } else { 1 } {
+            if ready() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            self.check(wait)?;
+            if bell.sleep_unless(&SharedFutex, SLICE, &ready) {
+                return Ok(());
+            }
+            if self.controls[culprit].closed() && !ready() {
+                return Err(self.fail(wait, Cause::Left, culprit));
+            }
+            if Instant::now() >= wait.until && !ready() {
+                return Err(self.fail(wait, Cause::Deadline, culprit));
+            }
+        }
+    }
+
+    /// Gives the failure that another rank or the death watch has found, or a cancellation.
+    pub(crate) fn check(&self, wait: Wait) -> Result<()> {
+        let poison = self.own().poison();
+        if poison != 0 {
+            return Err(self.failed(poison));
+        }
+        if self.cancel.is_cancelled() {
+            return Err(self.fail(wait, Cause::Cancelled, self.rank));
+        }
+        Ok(())
+    }
+
+    /// Records a failure here and at every peer, unless an earlier one is known; gives the one that stays.
+    pub(crate) fn fail(&self, wait: Wait, cause: Cause, culprit: usize) -> HostError {
+        let failure = Failure { cause, culprit, reporter: self.rank, phase: wait.phase, epoch: wait.epoch };
+        let first = self.own().set_poison(pack(&failure));
+        for control in &self.controls {
+            control.set_poison(first);
+        }
+        self.failed(first)
+    }
+
+    fn failed(&self, poison: u64) -> HostError {
+        HostError::Failed { rank: self.rank, failure: unpack(poison) }
+    }
+
+    /// Called by the death watch: rank `culprit`'s process has ended.
+    pub(crate) fn peer_ended(own: &Control, peer: &Control, reporter: usize, culprit: usize) {
+        if !peer.closed() {
+            let epoch = own.notified();
+            let phase = if own.done() >= epoch {
+                Phase::Idle
+            } else {
+                Phase::from_bits((own.read_record(epoch).signature >> 56) as u8)
+            };
+            own.set_poison(pack(&Failure { cause: Cause::Died, culprit, reporter, phase, epoch }));
+        }
+    }
+}
+
+/// A failure in one word: cause 4 bits, phase 4, culprit 12, reporter 12 (4,096 ranks), epoch 32. Never zero,
+/// because causes start at 1.
+fn pack(f: &Failure) -> u64 {
+    (f.cause as u64) << 60
+        | (f.phase as u64) << 56
+        | (f.culprit as u64) << 44
+        | (f.reporter as u64) << 32
+        | f.epoch & 0xFFFF_FFFF
+}
+
+fn unpack(bits: u64) -> Failure {
+    Failure {
+        cause: match bits >> 60 {
+            1 => Cause::Died,
+            2 => Cause::Left,
+            3 => Cause::Deadline,
+            _ => Cause::Cancelled,
+        },
+        phase: Phase::from_bits((bits >> 56 & 0xF) as u8),
+        culprit: (bits >> 44 & 0xFFF) as usize,
+        reporter: (bits >> 32 & 0xFFF) as usize,
+        epoch: bits & 0xFFFF_FFFF,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_survives_its_word() {
+        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled] {
+            let failure =
+                Failure { cause, culprit: 4095, reporter: 17, phase: Phase::CombineStaging, epoch: 1 << 31 };
+            assert_ne!(pack(&failure), 0);
+            assert_eq!(unpack(pack(&failure)), failure);
+        }
+    }
+}
