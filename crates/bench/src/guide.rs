@@ -183,7 +183,13 @@ mod tests {
 
     #[test]
     fn the_layout_counts_across_nodes_only() {
-        let sums = Sums { tokens: 1000, bytes_per_token: 1_000_000, layout_ms: 1.0, dispatch_ms: 9.0, combine_ms: 10.0 };
+        let sums = Sums {
+            tokens: 1000,
+            bytes_per_token: 1_000_000,
+            layout_ms: 1.0,
+            dispatch_ms: 9.0,
+            combine_ms: 10.0,
+        };
         assert!((sums.inter_rates().total - 100.0).abs() < 1e-9);
         assert!((sums.intra_rates().total - 2000.0 / 19.0).abs() < 1e-9);
         assert_eq!(

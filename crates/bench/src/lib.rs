@@ -10,13 +10,15 @@
 //! per second, per rank.
 #![forbid(unsafe_code)]
 
-//X pub mod export;
-//X pub mod guide;
+pub mod export;
+pub mod guide;
+pub mod machine;
 pub mod preset;
 pub mod routing_file;
-pub mod schema;
+pub mod run;
 #[cfg(test)]
 mod sample;
+pub mod schema;
 pub mod stats;
-//X pub mod table;
+pub mod table;
 pub mod workload;

@@ -33,11 +33,9 @@ impl FromStr for Mode {
         match text {
             "ht" => Ok(Self::Ht),
             "ll" => Ok(Self::Ll),
-            _ => Err(PresetError::Unknown {
-                what: "mode",
-                given: text.to_owned(),
-                known: "ht, ll".to_owned(),
-            }),
+            _ => {
+                Err(PresetError::Unknown { what: "mode", given: text.to_owned(), known: "ht, ll".to_owned() })
+            }
         }
     }
 }
@@ -85,11 +83,9 @@ pub fn parse_dtype(text: &str) -> Result<Dtype, PresetError> {
     match text {
         "bf16" => Ok(Dtype::Bf16),
         "fp8" => Ok(Dtype::Fp8E4m3),
-        _ => Err(PresetError::Unknown {
-            what: "dtype",
-            given: text.to_owned(),
-            known: "bf16, fp8".to_owned(),
-        }),
+        _ => {
+            Err(PresetError::Unknown { what: "dtype", given: text.to_owned(), known: "bf16, fp8".to_owned() })
+        }
     }
 }
 

@@ -59,10 +59,7 @@ pub(crate) fn result(ranks: usize) -> ResultFile {
         },
         verdict: verification.verdict(),
         verification,
-        memory: Some(Memory {
-            peak_bytes_per_rank: vec![310 << 20; ranks],
-            budget_bytes: Some(400 << 20),
-        }),
+        memory: Some(Memory { peak_bytes_per_rank: vec![310 << 20; ranks], budget_bytes: Some(400 << 20) }),
         warnings: vec!["more ranks than cores: times include waiting for a core".to_owned()],
     }
 }

@@ -30,7 +30,9 @@ pub enum StatsError {
     #[error("no timed iteration: nothing was measured; run at least one (--iters 1 or more)")]
     Empty,
     /// A time is not a number, infinite or negative.
-    #[error("iteration {iteration} took {value} us: a time must be finite and not negative; the clock or its use is broken")]
+    #[error(
+        "iteration {iteration} took {value} us: a time must be finite and not negative; the clock or its use is broken"
+    )]
     NotATime {
         /// Iteration, from 0.
         iteration: usize,
@@ -38,7 +40,9 @@ pub enum StatsError {
         value: String,
     },
     /// Ranks report different numbers of iterations, so no maximum over ranks exists.
-    #[error("rank {rank} reports {got} timed iterations, rank {first_rank} reports {want}: all ranks must time the same iterations")]
+    #[error(
+        "rank {rank} reports {got} timed iterations, rank {first_rank} reports {want}: all ranks must time the same iterations"
+    )]
     Uneven {
         /// The rank that differs.
         rank: usize,
@@ -60,7 +64,9 @@ impl Times {
         if samples.is_empty() {
             return Err(StatsError::Empty);
         }
-        if let Some((iteration, value)) = samples.iter().enumerate().find(|(_, v)| !v.is_finite() || **v < 0.0) {
+        if let Some((iteration, value)) =
+            samples.iter().enumerate().find(|(_, v)| !v.is_finite() || **v < 0.0)
+        {
             return Err(StatsError::NotATime { iteration, value: value.to_string() });
         }
         let mut sorted = samples.to_vec();

@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
-use crate::export::{count_text, percent_text, rate_text, time_text};
+use crate::export::{count_text, percent_text, plural, rate_text, time_text};
 use crate::schema::{OpResult, ResultFile, Status, VerifyMode};
 
 /// How to print.
@@ -26,31 +26,22 @@ impl Style {
     }
 }
 
-const HEADER: [&str; 9] = [
-    "operation",
-    "payload",
-    "p50 µs",
-    "p95 µs",
-    "max µs",
-    "logical GB/s",
-    "wire GB/s",
-    "of ceiling",
-    "verified",
-];
-
-/// Columns that the table needs; a narrower terminal gets one value per line.
-const FULL_WIDTH: usize = 96;
+const HEADER: [&str; 8] =
+    ["operation", "p50\nµs", "p95\nµs", "max\nµs", "logical\nGB/s", "wire\nGB/s", "of\nceiling", "verified"];
 
 /// The report of `result`, ending in a line feed.
 pub fn render(result: &ResultFile, style: Style) -> String {
     let mut out = String::new();
     out.push_str(&heading(result));
-    if style.width.is_some_and(|width| width < FULL_WIDTH) {
+    let table = if result.ops.is_empty() { String::new() } else { format!("{}\n", table(result).trim_fmt()) };
+    let needs = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    if style.width.is_some_and(|width| width < needs) {
+        // A table broken by the terminal cannot be read: one value per line instead.
         for op in &result.ops {
             listing(&mut out, op, result);
         }
-    } else if !result.ops.is_empty() {
-        let _ = writeln!(out, "{}", table(result));
+    } else {
+        out.push_str(&table);
     }
     if let Some(ceiling) = &result.ceiling {
         let _ = writeln!(
@@ -74,37 +65,42 @@ pub fn render(result: &ResultFile, style: Style) -> String {
 
 fn heading(result: &ResultFile) -> String {
     let (s, t) = (&result.settings, &result.topology);
-    let nodes = if t.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", t.nodes) };
     format!(
-        "{}: {} tokens x {} per rank, top-{} of {}, {} ranks on {nodes}, {} backend\n",
+        "{}: {} tokens x {}, top-{} of {}, {} on {}, {} backend\n",
         s.preset,
         count_text(s.tokens),
         s.hidden,
         s.top_k,
         s.experts,
-        t.ranks,
+        plural(t.ranks, "rank"),
+        plural(t.nodes, "node"),
         result.backend.name
     )
 }
 
+/// Lines around the table and below its header only.
+const LINES: TableStyle = TableStyle::new()
+    .top_border(LineStyle::none().fill('─').junction('─'))
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .bottom_border(LineStyle::none().fill('─').junction('─'));
+
 fn table(result: &ResultFile) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(LINES).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(HEADER);
     for op in &result.ops {
         table.add_row(cells(op, result));
     }
-    for column in table.column_iter_mut().skip(2).take(6) {
+    for column in table.column_iter_mut().skip(1).take(6) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }
 
 /// The cells of one operation, in the order of [`HEADER`].
-fn cells(op: &OpResult, result: &ResultFile) -> [String; 9] {
+fn cells(op: &OpResult, result: &ResultFile) -> [String; 8] {
     [
-        op.op.to_string(),
-        op.dtype.clone(),
+        format!("{} {}", op.op, op.dtype),
         time_text(op.time_us.p50),
         time_text(op.time_us.p95),
         time_text(op.time_us.max),
@@ -129,9 +125,9 @@ fn verified(result: &ResultFile) -> String {
 
 fn listing(out: &mut String, op: &OpResult, result: &ResultFile) {
     let cells = cells(op, result);
-    let _ = writeln!(out, "{} ({})", cells[0], cells[1]);
-    for (name, value) in HEADER.iter().zip(&cells).skip(2) {
-        let _ = writeln!(out, "  {name:<12} {value}");
+    let _ = writeln!(out, "{}", cells[0]);
+    for (name, value) in HEADER.iter().zip(&cells).skip(1) {
+        let _ = writeln!(out, "  {:<12} {value}", name.replace('\n', " "));
     }
 }
 
@@ -165,22 +161,29 @@ mod tests {
     #[test]
     fn the_table_holds_both_operations() {
         let text = render(&sample::result(4), PLAIN);
-        assert!(text.starts_with("quick: 1,024 tokens x 2048 per rank, top-8 of 64, 4 ranks on 1 node, host backend\n"));
-        for part in ["dispatch", "combine", "every row", "of ceiling", "logical GB/s", "wire GB/s"] {
+        assert!(
+            text.starts_with("quick: 1,024 tokens x 2048, top-8 of 64, 4 ranks on 1 node, host backend\n")
+        );
+        for part in
+            ["dispatch bf16", "combine bf16", "every row", "ceiling", "logical", "wire", "4341", "5.99"]
+        {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        assert!(text.ends_with("verdict: PASS - 131072 of 131072 rows bit-exact with the oracle\n"), "{text}");
+        assert!(
+            text.ends_with("verdict: PASS - 131072 of 131072 rows bit-exact with the oracle\n"),
+            "{text}"
+        );
         assert!(!text.contains('\x1b'));
-        let lines: Vec<usize> =
-            text.lines().filter(|l| l.starts_with(['│', '┌', '╞', '└'])).map(|l| l.chars().count()).collect();
-        assert!(lines.len() >= 5 && lines.iter().all(|&n| n == lines[0] && n <= FULL_WIDTH), "{text}");
+        // Everything but the warnings and the verdict fits the usual terminal.
+        assert!(text.lines().take(6).all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(render(&sample::result(4), Style { width: Some(80), ..PLAIN }), text);
     }
 
     #[test]
     fn narrow_terminals_get_one_value_per_line() {
         let text = render(&sample::result(4), Style { color: false, width: Some(40) });
-        assert!(text.contains("combine (bf16)\n  p50 µs"), "{text}");
-        assert!(!text.contains('│'));
+        assert!(text.contains("combine bf16\n  p50 µs       5441\n"), "{text}");
+        assert!(!text.contains('─'));
     }
 
     #[test]
@@ -200,7 +203,10 @@ mod tests {
         result.verification.first_mismatch = Some("combine, rank 1, row 7".to_owned());
         result.verdict = result.verification.verdict();
         let text = render(&result, PLAIN);
-        assert!(text.contains("3 WRONG") && text.contains("verdict: FAIL") && text.contains("rank 1, row 7"), "{text}");
+        assert!(
+            text.contains("3 WRONG") && text.contains("verdict: FAIL") && text.contains("rank 1, row 7"),
+            "{text}"
+        );
 
         result.verification.mismatches = 0;
         result.verification.mode = VerifyMode::Off;

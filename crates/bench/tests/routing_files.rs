@@ -1,4 +1,5 @@
 //! Routing files on disk: how they map to ranks, and what is said when they do not fit.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests")]
 
 use std::path::PathBuf;
 
@@ -53,8 +54,13 @@ fn one_file_is_split_or_shared() {
 fn more_ranks_than_rows_leaves_some_empty() {
     let folder = Folder::new("few");
     let file = folder.write("two.npy", &write_npy_i32(&[3, 4], 1));
-    let tokens: Vec<usize> =
-        Replay::new(&[file], 4).unwrap().load_all(&ANY).unwrap().iter().map(expertrail_core::Routing::tokens).collect();
+    let tokens: Vec<usize> = Replay::new(&[file], 4)
+        .unwrap()
+        .load_all(&ANY)
+        .unwrap()
+        .iter()
+        .map(expertrail_core::Routing::tokens)
+        .collect();
     assert_eq!(tokens, [1, 1, 0, 0]);
 }
 
@@ -107,7 +113,29 @@ fn safetensors_by_extension_and_name() {
     bytes.extend(header.bytes());
     bytes.extend([1, 2, 3, 4]);
     let file = folder.write("r.safetensors", &bytes);
-    assert!(error(&[file.clone()], 1, &ANY).contains("FILE#NAME"));
+    assert!(error(std::slice::from_ref(&file), 1, &ANY).contains("FILE#NAME"));
     let named = Replay::new(&[format!("{file}#b")], 1).unwrap().load_all(&ANY).unwrap();
     assert_eq!(named[0].ids(), [3, 4]);
+}
+
+fn fixture(name: &str) -> Vec<String> {
+    vec![format!("{}/tests/fixtures/routing/{name}", env!("CARGO_MANIFEST_DIR"))]
+}
+
+#[test]
+fn a_trained_routers_decisions_are_replayed() {
+    let replay = Replay::new(&fixture("aeacus-gate-1024x1-of-2.npy"), 4).unwrap();
+    let all = replay.load_all(&Wanted { tokens: None, top_k: None, experts: 2 }).unwrap();
+    assert!(all.iter().all(|r| (r.tokens(), r.top_k()) == (256, 1)));
+    let to_one: usize = all.iter().map(|r| r.ids().iter().filter(|&&e| e == 1).count()).sum();
+    assert_eq!(to_one, 599);
+}
+
+#[test]
+fn a_recorded_skew_is_replayed() {
+    let replay = Replay::new(&fixture("skewed-1024x8-of-64.npy"), 2).unwrap();
+    let all = replay.load_all(&Wanted { tokens: Some(512), top_k: Some(8), experts: 64 }).unwrap();
+    let to_hottest: usize = all.iter().map(|r| r.ids().iter().filter(|&&e| e == 0).count()).sum();
+    assert_eq!(to_hottest, 1003);
+    assert!(error(&fixture("skewed-1024x8-of-64.npy"), 2, &ANY).contains("--experts 64"));
 }

@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::conn::Conn;
 use crate::error::Peer;
-use crate::group::Notice;
 use crate::guest::{Guest, Visit};
+use crate::join::Notice;
 use crate::layout::{Claim, resolve};
 use crate::poll::wait;
 use crate::table::{Entering, Step, Table};
@@ -61,7 +61,7 @@ pub(crate) struct Coordinator {
     join_by: (Instant, Duration),
     /// There from the moment the group is complete.
     table: Option<Table>,
-    failed: bool,
+    failed: Option<Cause>,
     /// When accepting goes on after the system ran out of descriptors.
     accept_after: Option<Instant>,
 }
@@ -85,7 +85,7 @@ impl Coordinator {
             guests: Vec::new(),
             join_by,
             table: None,
-            failed: false,
+            failed: None,
             accept_after: None,
         }
     }
@@ -106,7 +106,7 @@ impl Coordinator {
     fn sleep(&mut self) {
         let now = Instant::now();
         let mut due: Option<Instant> = self.guests.iter().map(Guest::until).chain(self.accept_after).min();
-        if !self.failed {
+        if self.failed.is_none() {
             let next = match &self.table {
                 Some(table) => table.due(),
                 None => Some(self.join_by.0),
@@ -165,8 +165,15 @@ impl Coordinator {
                     at += 1;
                 }
                 Visit::Greeted(hello) => {
+                    // Its farewell to this group, sent before this greeting, may not have been read yet.
+                    if hello.rank < self.seats.len() {
+                        self.serve(hello.rank);
+                    }
                     if let Some(reason) = self.objection(&hello) {
                         self.refuse(at, &reason, now);
+                        at += 1;
+                    } else if let Some(reason) = self.too_late_for(&hello) {
+                        self.guests[at].refuse(&Answer::Later(reason), now);
                         at += 1;
                     } else {
                         let guest = self.guests.remove(at);
@@ -193,6 +200,9 @@ impl Coordinator {
             return Some(format!("it says it is rank {} of {world}", hello.rank));
         }
         let holder = self.seats[hello.rank].hello.as_ref()?;
+        if self.too_late_for(hello).is_some() {
+            return None;
+        }
         Some(format!(
             "rank {} is already taken by {}; two processes were given the same rank",
             hello.rank,
@@ -200,8 +210,23 @@ impl Coordinator {
         ))
     }
 
+    /// Why a rank of this job should come back for the job's next group: processes may form one after
+    /// another on the same port, and a fast rank asks for the next while rank 0 still ends the last.
+    fn too_late_for(&self, hello: &Hello) -> Option<String> {
+        let rank = hello.rank;
+        if let Some(cause) = &self.failed {
+            return Some(format!("the group has already failed: {}", cause.clone().into_error("")));
+        }
+        let left = self.table.as_ref().is_some_and(|table| table.is_gone(rank));
+        // On a network the farewell may even arrive after the greeting.
+        let holder = self.seats.get(rank).and_then(|seat| seat.hello.as_ref());
+        let same =
+            holder.is_some_and(|holder| holder.pid == hello.pid && holder.claim.host == hello.claim.host);
+        (left || same).then(|| format!("rank {rank} was already in this group, which rank 0 still holds"))
+    }
+
     fn refuse(&mut self, at: usize, reason: &str, now: Instant) {
-        self.guests[at].refuse(reason, now);
+        self.guests[at].refuse(&Answer::Refused(reason.to_owned()), now);
         let line = format!("connection from {}: {reason}", self.guests[at].from);
         self.tell(&format!("rank 0 refused a {line}"));
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,9 +242,7 @@ impl Coordinator {
         self.join_by = self.join_by.min(until);
         let rank = hello.rank;
         self.seats[rank] = Seat { hello: Some(hello), conn: Some(conn) };
-        if !self.failed {
-            self.complete_if_all_here();
-        }
+        self.complete_if_all_here();
     }
 
     fn complete_if_all_here(&mut self) {
@@ -235,7 +258,8 @@ impl Coordinator {
             .zip(places)
             .map(|(hello, place)| Entry { host: hello.claim.host.clone(), pid: hello.pid, place })
             .collect();
-        self.table = Some(Table::new(hellos.iter().enumerate().map(|(rank, hello)| peer(rank, hello)).collect()));
+        self.table =
+            Some(Table::new(hellos.iter().enumerate().map(|(rank, hello)| peer(rank, hello)).collect()));
         self.broadcast(wire::welcome(&entries));
     }
 
@@ -300,7 +324,7 @@ impl Coordinator {
             let step = table.tick(now);
             return self.act(step);
         }
-        if self.failed || now < self.join_by.0 {
+        if self.failed.is_some() || now < self.join_by.0 {
             return;
         }
         let missing = self.seats.iter().enumerate().filter(|(_, seat)| seat.hello.is_none());
@@ -313,7 +337,7 @@ impl Coordinator {
 
     fn act(&mut self, step: Step) {
         match step {
-            Step::Release { sequence, body } if !self.failed => {
+            Step::Release { sequence, body } if self.failed.is_none() => {
                 self.broadcast(wire::done(sequence, &body));
             }
             Step::Wait | Step::Release { .. } => {}
@@ -323,8 +347,8 @@ impl Coordinator {
 
     /// Tells everybody of the first failure; later ones follow from it.
     fn fail(&mut self, cause: &Cause) {
-        if !self.failed {
-            self.failed = true;
+        if self.failed.is_none() {
+            self.failed = Some(cause.clone());
             self.broadcast(wire::fail(cause));
         }
     }
@@ -339,7 +363,7 @@ impl Coordinator {
 
     /// Rank 0 is done: tell the others and let the last bytes leave.
     fn farewell(mut self) {
-        if !self.failed {
+        if self.failed.is_none() {
             self.broadcast(wire::root_left());
         }
         let until = Instant::now() + FAREWELL;

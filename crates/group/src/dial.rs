@@ -86,7 +86,8 @@ impl Dial<'_> {
     }
 
     fn connect(&self, address: SocketAddr) -> Result<OwnedFd, Miss> {
-        let again = |error: Errno| Miss::Again(format!("connecting to {address}: {}", std::io::Error::from(error)));
+        let again =
+            |error: Errno| Miss::Again(format!("connecting to {address}: {}", std::io::Error::from(error)));
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(family, SocketType::STREAM, flags, None).map_err(again)?;
@@ -133,6 +134,7 @@ impl Dial<'_> {
                 Some(Answer::Refused(reason)) => {
                     return Err(Miss::Final(GroupError::Refused { rank: self.hello.rank, addr, reason }));
                 }
+                Some(Answer::Later(reason)) => return Err(Miss::Again(format!("{addr} answered: {reason}"))),
                 Some(Answer::Stranger(found)) => {
                     let found = format!("{found:?}");
                     return Err(Miss::Final(GroupError::NotRoot { rank: self.hello.rank, addr, found }));

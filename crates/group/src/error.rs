@@ -259,7 +259,10 @@ impl GroupError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Identity(_) | Self::Argument(_) | Self::TooLarge { .. } => 2,
-            Self::Deadline { .. } | Self::RootSilent { .. } | Self::Missing { .. } | Self::Unreachable { .. } => 124,
+            Self::Deadline { .. }
+            | Self::RootSilent { .. }
+            | Self::Missing { .. }
+            | Self::Unreachable { .. } => 124,
             Self::Cancelled { .. } => 130,
             _ => 1,
         }
@@ -285,11 +288,7 @@ fn during(phase: &str) -> String {
 }
 
 fn refusals(refused: &[String]) -> String {
-    if refused.is_empty() {
-        String::new()
-    } else {
-        format!("; refused meanwhile: {}", refused.join("; "))
-    }
+    if refused.is_empty() { String::new() } else { format!("; refused meanwhile: {}", refused.join("; ")) }
 }
 
 /// `rank 5 (host n2)`, `ranks [5, 6] (host n2), rank 9`: one group for each host, in order of rank.
@@ -328,7 +327,7 @@ mod tests {
     fn missing_ranks_are_grouped_by_host() {
         let error = GroupError::Missing {
             ranks: vec![peer(5, Some("n2")), peer(6, Some("n2")), peer(9, None)],
-            waited: Duration::from_secs(60),
+            waited: Duration::from_mins(1),
             refused: vec![],
         };
         assert_eq!(

@@ -2,73 +2,21 @@
 
 use std::fmt;
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cancel::CancelToken;
-use crate::conn::Conn;
-use crate::coordinator::{Coordinator, Refusals, Setup};
-use crate::dial::Dial;
+use crate::coordinator::Refusals;
 use crate::error::{GroupError, Peer, Result};
 use crate::identity::{Endpoint, Identity, MAX_WORLD};
-use crate::layout::{Claim, Place};
+use crate::join::{Arrival, JoinOptions, Joined};
+use crate::layout::Place;
 use crate::listen;
-use crate::member::{Link, Wait};
+use crate::member::{Abort, Link, Wait};
 use crate::parent;
-use crate::token::JobToken;
-use crate::wire::{Call, Cause, Entry, Hello, MAX_BLOB, Op, unpack};
-
-/// Where rank 0 tells of things that are not errors of its own, such as a refused connection.
-#[derive(Clone)]
-pub struct Notice(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl Notice {
-    /// Passes each line to `sink`, which is called from rank 0's service thread.
-    pub fn new(sink: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(sink))
-    }
-
-    pub(crate) fn tell(&self, line: &str) {
-        (self.0)(line);
-    }
-}
-
-impl fmt::Debug for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Notice")
-    }
-}
-
-/// How a group is joined and how long its calls may take.
-#[derive(Clone, Debug)]
-pub struct JoinOptions {
-    /// How long to wait for all ranks to join. The shortest of all ranks' counts.
-    pub join_deadline: Duration,
-    /// How long each collective may take; [`Group::set_deadline`] changes it later.
-    pub deadline: Duration,
-    /// How long a connection to rank 0 may take to say who it is.
-    pub greeting_deadline: Duration,
-    /// Stops joining and every later wait.
-    pub cancel: CancelToken,
-    /// Told of refused connections, on rank 0.
-    pub notice: Option<Notice>,
-}
-
-impl Default for JoinOptions {
-    /// 60 s to join and for each collective, 5 s to greet.
-    fn default() -> Self {
-        Self {
-            join_deadline: Duration::from_mins(1),
-            deadline: Duration::from_mins(1),
-            greeting_deadline: Duration::from_secs(5),
-            cancel: CancelToken::new(),
-            notice: None,
-        }
-    }
-}
+use crate::wire::{Call, Cause, Entry, MAX_BLOB, Op, unpack};
 
 /// The ranks of a job, joined.
 ///
@@ -84,6 +32,8 @@ pub struct Group {
     service: Option<JoinHandle<()>>,
     refusals: Refusals,
     failure: OnceLock<GroupError>,
+    /// Left by [`Group::fail`] for the thread that is in a collective.
+    abort: Abort,
     deadline_ms: AtomicU64,
     cancel: CancelToken,
     root: Endpoint,
@@ -143,24 +93,35 @@ impl Group {
     /// As [`local_threads`](Self::local_threads).
     pub fn local_threads_with(count: usize, options: &JoinOptions) -> Result<Vec<Self>> {
         if count == 0 || count > MAX_WORLD {
-            return Err(GroupError::Argument(format!("{count} ranks: between 1 and {MAX_WORLD} are supported")));
+            return Err(GroupError::Argument(format!(
+                "{count} ranks: between 1 and {MAX_WORLD} are supported"
+            )));
         }
         let listener = listen::bind_free(&Endpoint::loopback(0))?;
-        let port = listener.local_addr().map_err(|error| GroupError::system("reading a socket's port", error))?.port();
-        let mut identity = Identity { world_size: count, root: Endpoint::loopback(port), ..Identity::single() };
+        let port = listener
+            .local_addr()
+            .map_err(|error| GroupError::system("reading a socket's port", error))?
+            .port();
+        let mut identity =
+            Identity { world_size: count, root: Endpoint::loopback(port), ..Identity::single() };
         (identity.local_rank, identity.local_size) = (None, Some(count));
         let mut listener = Some(listener);
         // All arrive before any is complete, so one thread can bring them all in.
         let arrivals: Vec<Arrival> = (0..count)
             .map(|rank| Arrival::new(&Identity { rank, ..identity.clone() }, options, listener.take()))
             .collect::<Result<_>>()?;
-        arrivals.into_iter().map(|arrival| arrival.complete(options)).collect()
+        arrivals.into_iter().map(|arrival| Ok(Self::of(arrival.complete(options)?, options))).collect()
     }
 
-    pub(crate) fn join_on(identity: &Identity, options: &JoinOptions, listener: Option<TcpListener>) -> Result<Self> {
+    pub(crate) fn join_on(
+        identity: &Identity,
+        options: &JoinOptions,
+        listener: Option<TcpListener>,
+    ) -> Result<Self> {
         let (rank, world) = (identity.rank, identity.world_size);
         if world == 0 || world > MAX_WORLD || rank >= world {
-            let text = format!("rank {rank} of {world}: ranks are 0 to world size - 1, at most {MAX_WORLD} of them");
+            let text =
+                format!("rank {rank} of {world}: ranks are 0 to world size - 1, at most {MAX_WORLD} of them");
             return Err(GroupError::Argument(text));
         }
         if world == 1 {
@@ -168,7 +129,22 @@ impl Group {
             let entry = Entry { host: identity.host.clone(), pid: std::process::id(), place };
             return Ok(Self::alone(entry, options));
         }
-        Arrival::new(identity, options, listener)?.complete(options)
+        Ok(Self::of(Arrival::new(identity, options, listener)?.complete(options)?, options))
+    }
+
+    fn of(joined: Joined, options: &JoinOptions) -> Self {
+        Self {
+            rank: joined.rank,
+            entries: joined.entries.into(),
+            link: Some(Mutex::new(joined.link)),
+            service: joined.service,
+            refusals: joined.refusals,
+            failure: OnceLock::new(),
+            abort: Abort::default(),
+            deadline_ms: AtomicU64::new(millis(options.deadline)),
+            cancel: options.cancel.clone(),
+            root: joined.root,
+        }
     }
 
     pub(crate) fn alone(entry: Entry, options: &JoinOptions) -> Self {
@@ -179,6 +155,7 @@ impl Group {
             service: None,
             refusals: Refusals::default(),
             failure: OnceLock::new(),
+            abort: Abort::default(),
             deadline_ms: AtomicU64::new(millis(options.deadline)),
             cancel: options.cancel.clone(),
             root: Endpoint::loopback(0),
@@ -241,7 +218,11 @@ impl Group {
     /// A rank with its host and process id, for messages; `None` past the last rank.
     pub fn peer(&self, rank: usize) -> Option<Peer> {
         let entry = self.entries.get(rank)?;
-        Some(Peer { rank, host: Some(entry.host.clone()).filter(|host| !host.is_empty()), pid: Some(entry.pid) })
+        Some(Peer {
+            rank,
+            host: Some(entry.host.clone()).filter(|host| !host.is_empty()),
+            pid: Some(entry.pid),
+        })
     }
 
     /// Connections that rank 0 refused, each with its reason; empty on other ranks.
@@ -295,7 +276,8 @@ impl Group {
     /// As [`all_gather`](Self::all_gather), and a source that is no rank.
     pub fn broadcast(&self, phase: &'static str, source: usize, bytes: &[u8]) -> Result<Vec<u8>> {
         if source >= self.size() {
-            let text = format!("broadcast \"{phase}\" from rank {source}: there are ranks 0 to {}", self.size() - 1);
+            let text =
+                format!("broadcast \"{phase}\" from rank {source}: there are ranks 0 to {}", self.size() - 1);
             return Err(GroupError::Argument(text));
         }
         let call = Call { op: Op::Broadcast, phase: phase.to_owned(), source };
@@ -324,19 +306,26 @@ impl Group {
             // Another thread is in a collective and will find it.
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        link.check().map_err(|error| self.keep(error))
+        link.check(&self.abort).map_err(|error| self.keep(error))
     }
 
     /// Tells all ranks that this one cannot go on. Their calls, and this rank's own, return
-    /// [`GroupError::Failed`] with the message.
+    /// [`GroupError::Failed`] with the message. Another thread's call on this group ends with it too.
     pub fn fail(&self, message: &str) {
         if self.failure.get().is_some() {
             return;
         }
         let peer = self.peer(self.rank).unwrap_or_else(|| Peer::unknown(self.rank));
         let cause = Cause::Failed { peer, message: message.to_owned() };
-        if let Some(link) = &self.link {
-            link.lock().unwrap_or_else(PoisonError::into_inner).tell_failure(&cause);
+        match self.link.as_ref().map(Mutex::try_lock) {
+            None => {}
+            Some(Ok(mut link)) => link.tell_failure(&cause),
+            Some(Err(TryLockError::Poisoned(link))) => link.into_inner().tell_failure(&cause),
+            // The thread that is in a collective looks for it.
+            Some(Err(TryLockError::WouldBlock)) => {
+                *self.abort.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
+                return;
+            }
         }
         self.keep(cause.into_error(""));
     }
@@ -377,7 +366,8 @@ impl Group {
         }
         let Some(link) = &self.link else { return Ok(bytes.to_vec()) };
         let phase = call.to_string();
-        let wait = Wait { phase: &phase, deadline: self.deadline(), cancel: &self.cancel };
+        let wait =
+            Wait { phase: &phase, deadline: self.deadline(), cancel: &self.cancel, abort: &self.abort };
         let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
         link.call(call, bytes, &wait).map_err(|error| self.keep(error))
     }
@@ -411,121 +401,4 @@ impl fmt::Debug for Group {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A rank that was let in and waits for the others.
-struct Arrival {
-    rank: usize,
-    link: Link,
-    service: Option<JoinHandle<()>>,
-    refusals: Refusals,
-    root: Endpoint,
-    until: Instant,
-}
-
-impl Arrival {
-    fn new(identity: &Identity, options: &JoinOptions, listener: Option<TcpListener>) -> Result<Self> {
-        let started = Instant::now();
-        // Longer than a century is as good as for ever, and stays within the clock's range.
-        let patience = options.join_deadline.min(Duration::from_secs(4_000_000_000));
-        let until = started + patience;
-        let hello = Hello {
-            job: identity.job,
-            rank: identity.rank,
-            world_size: identity.world_size,
-            pid: std::process::id(),
-            patience,
-            claim: Claim {
-                host: identity.host.clone(),
-                node: identity.node,
-                local_rank: identity.local_rank,
-                local_size: identity.local_size,
-            },
-        };
-        let host = Some(identity.host.clone()).filter(|host| !host.is_empty());
-        let me = Peer { rank: identity.rank, host, pid: Some(hello.pid) };
-        let refusals = Refusals::default();
-        let mut service = None;
-        let conn = if identity.rank == 0 {
-            let (conn, handle) = start_service(identity, options, (hello, listener), &refusals)?;
-            service = Some(handle);
-            conn
-        } else {
-            Dial { root: &identity.root, hello, started, until, cancel: &options.cancel }.greet()?
-        };
-        let root = Peer { rank: 0, host: Some(identity.root.host.clone()), pid: None };
-        let link = Link::new(conn, me, root);
-        Ok(Self { rank: identity.rank, link, service, refusals, root: identity.root.clone(), until })
-    }
-
-    fn complete(mut self, options: &JoinOptions) -> Result<Group> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        let wait = Wait { phase: "joining", deadline: left, cancel: &options.cancel };
-        let result = self.link.welcome(&wait);
-        let entries = match result {
-            Ok(entries) if self.rank < entries.len() => entries,
-            other => {
-                // The service ends with our end of its connection.
-                drop(self.link);
-                if let Some(service) = self.service {
-                    let _ = service.join();
-                }
-                let what = "a list of ranks without this one".to_owned();
-                return Err(other.err().unwrap_or(GroupError::Protocol { peer: Peer::unknown(0), what }));
-            }
-        };
-        Ok(Group {
-            rank: self.rank,
-            entries: entries.into(),
-            link: Some(Mutex::new(self.link)),
-            service: self.service,
-            refusals: self.refusals,
-            failure: OnceLock::new(),
-            deadline_ms: AtomicU64::new(millis(options.deadline)),
-            cancel: options.cancel.clone(),
-            root: self.root,
-        })
-    }
-}
-
-/// Starts rank 0's service thread and gives rank 0's own end of its connection.
-fn start_service(
-    identity: &Identity,
-    options: &JoinOptions,
-    (hello, listener): (Hello, Option<TcpListener>),
-    refusals: &Refusals,
-) -> Result<(Conn, JoinHandle<()>)> {
-    let starting = |error: std::io::Error| GroupError::system("starting rank 0's service", error);
-    listen::raise_descriptor_limit(identity.world_size);
-    let listener = match listener {
-        Some(listener) => listener,
-        None => listen::bind(&identity.root)?,
-    };
-    let (own, served) = UnixStream::pair().map_err(starting)?;
-    let coordinator = Coordinator::new(Setup {
-        listener,
-        own: (hello, Conn::new(served.into()).map_err(starting)?),
-        expected: (0..identity.world_size).map(|rank| identity.expected_host(rank)).collect(),
-        greeting_deadline: options.greeting_deadline,
-        notice: options.notice.clone(),
-        refusals: Arc::clone(refusals),
-    });
-    let service = std::thread::Builder::new()
-        .name("expertrail-group".to_owned())
-        .spawn(move || coordinator.run())
-        .map_err(starting)?;
-    Ok((Conn::new(own.into()).map_err(starting)?, service))
-}
-
-/// The identity of one rank of a smaller group, completed by the caller.
-pub(crate) fn sub_identity(entry: &Entry, job: JobToken, root: Endpoint) -> Identity {
-    Identity {
-        local_rank: None,
-        local_size: None,
-        node: Some(entry.place.node),
-        host: entry.host.clone(),
-        job,
-        root,
-        ..Identity::single()
-    }
 }

@@ -47,7 +47,11 @@ impl Guest {
         if self.refused {
             let unread = self.conn.input().len();
             self.conn.take(unread);
-            return if self.conn.ended().is_some() || now >= self.until { Visit::Over } else { Visit::Waiting };
+            return if self.conn.ended().is_some() || now >= self.until {
+                Visit::Over
+            } else {
+                Visit::Waiting
+            };
         }
         let input = self.conn.input();
         if !input.is_empty() {
@@ -74,7 +78,11 @@ impl Guest {
         }
         if let Some(end) = self.conn.ended() {
             // Port scanners and health checks connect and leave: not worth a message unless they spoke.
-            return if input.is_empty() { Visit::Over } else { Visit::Unwelcome(format!("it broke off: {end}")) };
+            return if input.is_empty() {
+                Visit::Over
+            } else {
+                Visit::Unwelcome(format!("it broke off: {end}"))
+            };
         }
         if now >= self.until {
             return Visit::Unwelcome("it did not say who it is in time".to_owned());
@@ -83,8 +91,8 @@ impl Guest {
     }
 
     /// Tells it why it is not let in, and keeps it until it has read that.
-    pub(crate) fn refuse(&mut self, reason: &str, now: Instant) {
-        self.conn.queue(Answer::Refused(reason.to_owned()).encode().into());
+    pub(crate) fn refuse(&mut self, answer: &Answer, now: Instant) {
+        self.conn.queue(answer.encode().into());
         self.conn.flush();
         self.conn.finish_sending();
         self.refused = true;

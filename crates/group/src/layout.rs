@@ -68,7 +68,9 @@ fn order_node(claims: &[Claim], ranks: &mut [usize]) -> Result<(), String> {
             && size != count
         {
             let place = place(rank);
-            return Err(format!("rank {rank} says {size} ranks run on {place}, but {count} joined from there; {advice}"));
+            return Err(format!(
+                "rank {rank} says {size} ranks run on {place}, but {count} joined from there; {advice}"
+            ));
         }
     }
     if ranks.iter().any(|rank| claims[*rank].local_rank.is_none()) {
@@ -119,7 +121,9 @@ mod tests {
     #[test]
     fn contradictions_are_named() {
         let short = [claim("h", Some(0), Some(0), Some(4)), claim("h", Some(0), Some(1), Some(4))];
-        assert!(resolve(&short).unwrap_err().contains("rank 0 says 4 ranks run on node 0 (host h), but 2 joined"));
+        assert!(
+            resolve(&short).unwrap_err().contains("rank 0 says 4 ranks run on node 0 (host h), but 2 joined")
+        );
         let twice = [claim("h", None, Some(0), None), claim("h", None, Some(0), None)];
         assert!(resolve(&twice).unwrap_err().contains("local ranks [0, 0] on host h should be 0 to 1"));
     }

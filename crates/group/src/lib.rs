@@ -20,6 +20,7 @@ mod group;
 mod guest;
 pub mod identity;
 mod interrupt;
+mod join;
 mod layout;
 mod listen;
 mod member;
@@ -34,8 +35,9 @@ mod wire;
 
 pub use cancel::CancelToken;
 pub use error::{GroupError, InCall, Peer, Result};
-pub use group::{Group, JoinOptions, Notice};
+pub use group::Group;
 pub use identity::{Endpoint, Identity, IdentityError, Launcher};
+pub use join::{JoinOptions, Notice};
 pub use parent::{bind_to_parent, exec_bound};
 pub use token::JobToken;
 pub use watch::{DeathWatch, WatchError};

@@ -54,7 +54,8 @@ fn prepared(listener: TcpListener) -> Result<TcpListener> {
 pub(crate) fn inherited() -> Result<Option<TcpListener>> {
     let Some(value) = std::env::var_os(LISTEN_FD).filter(|value| !value.is_empty()) else { return Ok(None) };
     if value != "0" {
-        let text = format!("{LISTEN_FD}={} is not usable: only 0, standard input, is supported", value.display());
+        let text =
+            format!("{LISTEN_FD}={} is not usable: only 0, standard input, is supported", value.display());
         return Err(GroupError::Argument(text));
     }
     let stdin = std::io::stdin();

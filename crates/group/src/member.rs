@@ -1,5 +1,6 @@
 //! A rank's end of its connection to the coordinator.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cancel::CancelToken;
@@ -23,6 +24,9 @@ pub(crate) struct Link {
     root_left: bool,
 }
 
+/// A failure that another thread of this process left for the one that waits.
+pub(crate) type Abort = Mutex<Option<Cause>>;
+
 /// What a wait is for.
 pub(crate) struct Wait<'a> {
     /// The call, for messages.
@@ -30,6 +34,7 @@ pub(crate) struct Wait<'a> {
     /// When the coordinator should have spoken.
     pub(crate) deadline: Duration,
     pub(crate) cancel: &'a CancelToken,
+    pub(crate) abort: &'a Abort,
 }
 
 impl Link {
@@ -70,6 +75,7 @@ impl Link {
         // A deadline beyond the clock's range is none.
         let until = started.checked_add(waiting.deadline).and_then(|at| at.checked_add(GRACE));
         loop {
+            self.check_abort(waiting.abort, waiting.phase)?;
             self.conn.flush();
             self.conn.fill();
             if let Some(frame) = self.frame(waiting.phase)? {
@@ -94,7 +100,8 @@ impl Link {
     }
 
     /// Looks without waiting whether the group has failed.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self, abort: &Abort) -> Result<()> {
+        self.check_abort(abort, "")?;
         self.conn.fill();
         match self.frame("")? {
             Some(_) => Err(self.out_of_turn()),
@@ -115,6 +122,12 @@ impl Link {
                 other => return Ok(other),
             }
         }
+    }
+
+    fn check_abort(&mut self, abort: &Abort, phase: &str) -> Result<()> {
+        let Some(cause) = abort.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Ok(()) };
+        self.tell_failure(&cause);
+        Err(cause.into_error(phase))
     }
 
     fn check_end(&self, phase: &str) -> Result<()> {

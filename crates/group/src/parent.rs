@@ -5,7 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal, test_kill_process};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal, test_kill_process,
+};
 
 use crate::error::{GroupError, Result};
 use crate::watch::DeathWatch;
@@ -24,7 +26,11 @@ pub(crate) const PARENT_PID: &str = "EXPERTRAIL_PARENT_PID";
 /// When the launcher is already gone, or the variable is no process id.
 pub fn bind_to_parent() -> Result<()> {
     let Some(value) = std::env::var_os(PARENT_PID).filter(|value| !value.is_empty()) else { return Ok(()) };
-    let parsed = value.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let parsed = value
+        .to_str()
+        .and_then(|text| text.parse::<i32>().ok())
+        .filter(|pid| *pid > 0)
+        .and_then(Pid::from_raw);
     let Some(launcher) = parsed else {
         let text = format!("{PARENT_PID}={} is not usable: wanted a process id", value.display());
         return Err(GroupError::Argument(text));

@@ -1,8 +1,9 @@
 //! Smaller groups within a group.
 
 use crate::error::{GroupError, Result};
-use crate::group::{Group, JoinOptions, sub_identity};
+use crate::group::Group;
 use crate::identity::{Endpoint, Identity};
+use crate::join::{JoinOptions, sub_identity};
 use crate::layout::Place;
 use crate::listen;
 use crate::token::JobToken;
@@ -32,7 +33,10 @@ impl Group {
             let socket = listen::bind_free(&Endpoint { host: place.clone(), port: 0 });
             // A rank that returned here would leave the others waiting: tell them.
             let socket = socket.inspect_err(|error| self.fail(&error.to_string()))?;
-            let port = socket.local_addr().map_err(|error| GroupError::system("reading a socket's port", error))?.port();
+            let port = socket
+                .local_addr()
+                .map_err(|error| GroupError::system("reading a socket's port", error))?
+                .port();
             plan.leader = Some(Endpoint { host: place, port });
             listener = Some(socket);
         }
@@ -110,11 +114,16 @@ fn check(plans: &[Plan]) -> Result<(), String> {
                 return Err(format!("rank {rank} gave the list {ranks:?}, which names rank {other} twice"));
             }
             let Some(theirs) = plans.get(*other) else {
-                return Err(format!("rank {rank} gave the list {ranks:?}, but there are ranks 0 to {}", plans.len() - 1));
+                return Err(format!(
+                    "rank {rank} gave the list {ranks:?}, but there are ranks 0 to {}",
+                    plans.len() - 1
+                ));
             };
             if theirs.ranks != *ranks {
                 let theirs = &theirs.ranks;
-                return Err(format!("rank {rank} gave the list {ranks:?}, rank {other} {theirs:?}: they must be equal"));
+                return Err(format!(
+                    "rank {rank} gave the list {ranks:?}, rank {other} {theirs:?}: they must be equal"
+                ));
             }
         }
     }
@@ -153,7 +162,10 @@ mod tests {
     use super::*;
 
     fn plans(lists: &[&[usize]]) -> Vec<Plan> {
-        lists.iter().map(|ranks| Plan { ranks: ranks.to_vec(), job: JobToken::random(), leader: None }).collect()
+        lists
+            .iter()
+            .map(|ranks| Plan { ranks: ranks.to_vec(), job: JobToken::random(), leader: None })
+            .collect()
     }
 
     #[test]

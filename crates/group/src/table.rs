@@ -75,8 +75,12 @@ impl Table {
             deadline: None,
         });
         if open.call != call {
-            let side = |rank: usize, call: &Call| InCall { peer: self.peers[rank].clone(), call: call.to_string() };
-            return Step::Fail(Cause::Mismatch { first: side(open.first, &open.call), second: side(rank, &call) });
+            let side =
+                |rank: usize, call: &Call| InCall { peer: self.peers[rank].clone(), call: call.to_string() };
+            return Step::Fail(Cause::Mismatch {
+                first: side(open.first, &open.call),
+                second: side(rank, &call),
+            });
         }
         if open.bodies[rank].is_some() {
             return self.protocol(rank, format!("{call} twice"));
@@ -88,7 +92,11 @@ impl Table {
             (open.bytes > MAX_GATHERED).then_some((open.bytes, MAX_GATHERED))
         };
         if let Some((bytes, limit)) = too_large {
-            return Step::Fail(Cause::TooLarge { call: call.to_string(), bytes: bytes as u64, limit: limit as u64 });
+            return Step::Fail(Cause::TooLarge {
+                call: call.to_string(),
+                bytes: bytes as u64,
+                limit: limit as u64,
+            });
         }
         open.bodies[rank] = Some(body);
         open.arrived += 1;
@@ -147,6 +155,11 @@ impl Table {
         self.open.as_ref()?.deadline.map(|(at, _)| at)
     }
 
+    /// Whether a rank has left or died.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        self.presence[rank] != Presence::Here
+    }
+
     fn absent(&self, rank: usize) -> Cause {
         let peer = self.peers[rank].clone();
         if self.presence[rank] == Presence::Left { Cause::Left(peer) } else { Cause::Died(peer) }
@@ -187,7 +200,8 @@ mod tests {
     fn different_phases_name_both_sides() {
         let (mut table, now) = (table(3), Instant::now());
         table.enter(1, entering(Op::Barrier, "x", 0, b""), now);
-        let Step::Fail(Cause::Mismatch { first, second }) = table.enter(2, entering(Op::AllGather, "y", 0, b""), now)
+        let Step::Fail(Cause::Mismatch { first, second }) =
+            table.enter(2, entering(Op::AllGather, "y", 0, b""), now)
         else {
             panic!("no mismatch")
         };
@@ -202,7 +216,9 @@ mod tests {
         table.enter(3, entering(Op::Barrier, "x", 0, b""), now + SECOND);
         assert_eq!(table.due(), Some(now + SECOND));
         assert_eq!(table.tick(now + SECOND / 2), Step::Wait);
-        let Step::Fail(Cause::Deadline { missing, waited, .. }) = table.tick(now + SECOND) else { panic!("no deadline") };
+        let Step::Fail(Cause::Deadline { missing, waited, .. }) = table.tick(now + SECOND) else {
+            panic!("no deadline")
+        };
         assert_eq!(missing.iter().map(|peer| peer.rank).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(waited, SECOND);
     }
@@ -225,7 +241,10 @@ mod tests {
     #[test]
     fn entering_out_of_turn_is_a_protocol_error() {
         let (mut table, now) = (table(2), Instant::now());
-        assert!(matches!(table.enter(0, entering(Op::Barrier, "x", 1, b""), now), Step::Fail(Cause::Protocol { .. })));
+        assert!(matches!(
+            table.enter(0, entering(Op::Barrier, "x", 1, b""), now),
+            Step::Fail(Cause::Protocol { .. })
+        ));
         let mut far = entering(Op::Broadcast, "x", 0, b"");
         far.call.source = 2;
         assert!(matches!(table.enter(0, far, now), Step::Fail(Cause::Protocol { .. })));

@@ -76,9 +76,15 @@ impl DeathWatch {
                 Err(error @ (Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP)) => {
                     return Err(WatchError::Unsupported { reason: std::io::Error::from(error).to_string() });
                 }
-                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(system(error.into())),
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                    return Err(system(error.into()));
+                }
                 Err(error) => {
-                    return Err(WatchError::Refused { rank, pid, reason: std::io::Error::from(error).to_string() });
+                    return Err(WatchError::Refused {
+                        rank,
+                        pid,
+                        reason: std::io::Error::from(error).to_string(),
+                    });
                 }
             }
         }
@@ -172,7 +178,10 @@ mod tests {
 
     #[test]
     fn nonsense_is_a_typed_error() {
-        assert!(matches!(DeathWatch::new(vec![(1, 0)], |_| {}), Err(WatchError::Refused { rank: 1, pid: 0, .. })));
+        assert!(matches!(
+            DeathWatch::new(vec![(1, 0)], |_| {}),
+            Err(WatchError::Refused { rank: 1, pid: 0, .. })
+        ));
         assert!(matches!(DeathWatch::new(vec![(1, u32::MAX)], |_| {}), Err(WatchError::Refused { .. })));
     }
 }

@@ -1,4 +1,5 @@
 //! Groups of threads: results, deadlines, mismatches, farewells, smaller groups.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,7 +27,9 @@ fn blob(rank: usize, round: usize) -> Vec<u8> {
 fn all_gather_of_any_size() {
     for count in [1, 2, 3, 8, 64] {
         let results = ranks(count, |group| {
-            (0..3).map(|round| group.all_gather("gather", &blob(group.rank(), round)).unwrap()).collect::<Vec<_>>()
+            (0..3)
+                .map(|round| group.all_gather("gather", &blob(group.rank(), round)).unwrap())
+                .collect::<Vec<_>>()
         });
         for result in results {
             for (round, blobs) in result.iter().enumerate() {
@@ -239,6 +242,23 @@ fn a_rank_can_tell_the_others_why_it_gives_up() {
 }
 
 #[test]
+fn a_failure_told_by_another_thread_ends_the_wait() {
+    let groups = Group::local_threads(2).unwrap();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| groups[1].barrier("b").unwrap_err());
+        thread::sleep(SECOND / 5);
+        groups[1].fail("told from outside");
+        let error = waiting.join().unwrap();
+        assert!(error.to_string().contains("told from outside"), "{error}");
+    });
+    // Rank 1 had entered, so this barrier may still complete, if rank 0's entry is read first.
+    let error = groups[0].barrier("b").and_then(|()| groups[0].barrier("next")).unwrap_err();
+    assert!(error.to_string().contains("told from outside"), "{error}");
+    assert!(begun.elapsed() < 2 * SECOND);
+}
+
+#[test]
 fn a_cancel_stops_the_wait_here_and_there() {
     let cancel = CancelToken::new();
     let options = JoinOptions { cancel: cancel.clone(), ..JoinOptions::default() };
@@ -252,7 +272,7 @@ fn a_cancel_stops_the_wait_here_and_there() {
     assert!(matches!(error, GroupError::Cancelled { .. }), "{error}");
     assert_eq!((error.exit_code(), error.culprits()), (130, vec![1]));
     assert!(begun.elapsed() < 2 * SECOND);
-    let other = groups[0].barrier("never").unwrap_err();
+    let other = groups[0].barrier("never").and_then(|()| groups[0].barrier("next")).unwrap_err();
     assert!(matches!(other, GroupError::Cancelled { .. }), "{other}");
     stopper.join().unwrap();
 }

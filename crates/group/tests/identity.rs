@@ -1,4 +1,5 @@
 //! Every launcher's variables, whole, partial, contradictory and garbage.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
 use std::collections::HashMap;
 
@@ -112,7 +113,8 @@ fn torchrun_keeps_away_from_its_store() {
 #[test]
 fn all_ranks_of_a_job_agree_on_token_and_root() {
     let one = ok(SLURM);
-    let other = ok(&with(&SLURM[1..], &[("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_NODEID", "0")]));
+    let other =
+        ok(&with(&SLURM[1..], &[("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_NODEID", "0")]));
     assert_eq!((one.job, &one.root), (other.job, &other.root));
     let next_step = with(SLURM, &[("SLURM_STEP_ID", "1")]);
     assert_ne!(ok(&next_step).job, one.job);
@@ -149,7 +151,12 @@ fn a_batch_script_is_not_mistaken_for_a_rank() {
 fn slurm_on_one_host_uses_the_loopback() {
     let vars = with(
         &SLURM[..5],
-        &[("SLURM_NODEID", "0"), ("SLURM_PROCID", "1"), ("SLURM_STEP_NODELIST", "gpu08"), ("SLURM_STEP_TASKS_PER_NODE", "20")],
+        &[
+            ("SLURM_NODEID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_STEP_NODELIST", "gpu08"),
+            ("SLURM_STEP_TASKS_PER_NODE", "20"),
+        ],
     );
     assert_eq!(ok(&vars).root.host, "127.0.0.1");
 }
@@ -207,7 +214,8 @@ fn the_order_of_launchers() {
     assert!(error(&all).contains("EXPERTRAIL_WORLD_SIZE=4"));
     assert_eq!(ok(&[SLURM, OMPI, TORCH].concat()).launcher, Launcher::Torchrun);
     assert_eq!(ok(&[SLURM, OMPI].concat()).launcher, Launcher::OpenMpi);
-    let explicit = with(&[SLURM, OMPI, TORCH].concat(), &[("EXPERTRAIL_RANK", "1"), ("EXPERTRAIL_WORLD_SIZE", "2")]);
+    let explicit =
+        with(&[SLURM, OMPI, TORCH].concat(), &[("EXPERTRAIL_RANK", "1"), ("EXPERTRAIL_WORLD_SIZE", "2")]);
     let explicit = with(&explicit, &[("EXPERTRAIL_ROOT", "n1")]);
     let identity = ok(&explicit);
     assert_eq!((identity.launcher, identity.rank, identity.world_size), (Launcher::Explicit, 1, 2));
@@ -230,7 +238,10 @@ fn what_is_wrong_is_named_with_its_value() {
         (with(TORCH, &[("WORLD_SIZE", "5000")]), "world size 5000"),
         (with(TORCH, &[("EXPERTRAIL_ROOT", "n1:x")]), "EXPERTRAIL_ROOT=\"n1:x\""),
         (with(TORCH, &[("EXPERTRAIL_ROOT", "n1:5"), ("EXPERTRAIL_PORT", "6")]), "EXPERTRAIL_PORT=6"),
-        (with(TORCH, &[("EXPERTRAIL_WORLD_SIZE", "4")]), "EXPERTRAIL_WORLD_SIZE=4 contradicts 8 ranks by torchrun"),
+        (
+            with(TORCH, &[("EXPERTRAIL_WORLD_SIZE", "4")]),
+            "EXPERTRAIL_WORLD_SIZE=4 contradicts 8 ranks by torchrun",
+        ),
         (with(SLURM, &[("SLURM_STEP_NODELIST", "n[1-")]), "SLURM_STEP_NODELIST=\"n[1-\""),
         (with(SLURM, &[("SLURM_STEP_TASKS_PER_NODE", "8(x")]), "SLURM_STEP_TASKS_PER_NODE=\"8(x\""),
         (vec![("RANK", "3")], "RANK=3 is set but WORLD_SIZE is not"),

@@ -142,7 +142,10 @@ mod tests {
         assert!(folder.names().is_empty());
         fs::write(&new, "old").unwrap();
         check_writable(&new).unwrap();
-        assert_eq!((folder.names(), fs::read_to_string(&new).unwrap()), (vec!["r.json".to_owned()], "old".to_owned()));
+        assert_eq!(
+            (folder.names(), fs::read_to_string(&new).unwrap()),
+            (vec!["r.json".to_owned()], "old".to_owned())
+        );
     }
 
     #[test]
@@ -165,7 +168,10 @@ mod tests {
         let path = folder.0.join("r.html");
         write_atomic(&path, "one").unwrap();
         write_atomic(&path, "two").unwrap();
-        assert_eq!((folder.names(), fs::read_to_string(&path).unwrap()), (vec!["r.html".to_owned()], "two".to_owned()));
+        assert_eq!(
+            (folder.names(), fs::read_to_string(&path).unwrap()),
+            (vec!["r.html".to_owned()], "two".to_owned())
+        );
         let link = folder.0.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         write_atomic(&link, "three").unwrap();

@@ -34,6 +34,11 @@ pub(crate) fn count_text(n: u64) -> String {
     out
 }
 
+/// A number and its noun.
+pub(crate) fn plural(n: u64, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{} {noun}s", count_text(n)) }
+}
+
 /// Bytes in binary units.
 pub(crate) fn bytes_text(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -42,7 +47,11 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if value.fract() == 0.0 { format!("{value:.0} {}", units[unit]) } else { format!("{value:.1} {}", units[unit]) }
+    if value.fract() == 0.0 {
+        format!("{value:.0} {}", units[unit])
+    } else {
+        format!("{value:.1} {}", units[unit])
+    }
 }
 
 /// Settings and environment, as (name, value) lines.
@@ -63,11 +72,11 @@ pub(crate) fn settings_rows(result: &ResultFile) -> Vec<(&'static str, String)> 
         ("Payload", format!("dispatch {}, combine {}", s.dispatch_dtype, s.combine_dtype)),
         (
             "Topology",
-            format!("{} ranks on {} nodes of {}, scope {}", t.ranks, t.nodes, t.ranks_per_node, t.scope),
+            format!("{} on {}, scope {}", plural(t.ranks, "rank"), plural(t.nodes, "node"), t.scope),
         ),
         ("Mode", format!("{}, layout {}, alignment {}", s.mode, s.layout, s.alignment)),
         ("Routing", routing_text(result)),
-        ("Iterations", format!("{} after {} warm-up", s.iters, s.warmup)),
+        ("Iterations", format!("{} timed after {} warm-up", s.iters, s.warmup)),
         ("Timing", timing_text(result)),
         ("Verification", verification_text(result)),
         ("Ceiling", ceiling_text(result)),
@@ -101,7 +110,9 @@ pub(crate) fn settings_rows(result: &ResultFile) -> Vec<(&'static str, String)> 
 fn routing_text(result: &ResultFile) -> String {
     let s = &result.settings;
     match s.routing_files.as_slice() {
-        [] if s.routing_skew > 0.0 => format!("{}, Zipf exponent {}, seed {}", s.routing, s.routing_skew, s.seed),
+        [] if s.routing_skew > 0.0 => {
+            format!("{}, Zipf exponent {}, seed {}", s.routing, s.routing_skew, s.seed)
+        }
         [] => format!("{}, seed {}", s.routing, s.seed),
         [file] => format!("replayed from {file}"),
         files => format!("replayed from {} files, {} first", files.len(), files[0]),
@@ -111,7 +122,8 @@ fn routing_text(result: &ResultFile) -> String {
 fn timing_text(result: &ResultFile) -> String {
     let s = &result.settings;
     let spans = s.spans.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let cache = if s.hot { "hot: inputs fit the last-level cache" } else { "inputs beyond the last-level cache" };
+    let cache =
+        if s.hot { "hot: inputs fit the last-level cache" } else { "inputs beyond the last-level cache" };
     format!("{spans}; maximum over ranks, then percentiles; {} input sets, {cache}", s.rotation_sets)
 }
 
@@ -163,5 +175,6 @@ mod tests {
         assert_eq!([bytes_text(512), bytes_text(1536), bytes_text(1 << 30)], ["512 B", "1.5 KiB", "1 GiB"]);
         assert_eq!([percent_text(Some(0.804)), percent_text(None)], ["80 %", "-"]);
         assert_eq!([rate_text(9.876), rate_text(312.34)], ["9.88", "312.3"]);
+        assert_eq!([plural(1, "node"), plural(4096, "rank")], ["1 node", "4,096 ranks"]);
     }
 }

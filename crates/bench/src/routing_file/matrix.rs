@@ -94,13 +94,11 @@ pub(super) fn decode(
         for col in 0..cols {
             let at = if column_major { col * rows + row } else { row * cols + col };
             let value = element.value(&data[at * size..(at + 1) * size]);
-            match value.and_then(|v| i32::try_from(v).ok()) {
-                Some(id) => ids.push(id),
-                None => {
-                    let value = value.map_or_else(|| "above 2^63".to_owned(), |v| v.to_string());
-                    return Err(ParseError::Id { row, col, value });
-                }
-            }
+            let Some(id) = value.and_then(|v| i32::try_from(v).ok()) else {
+                let value = value.map_or_else(|| "a number of 2^63 or more".to_owned(), |v| v.to_string());
+                return Err(ParseError::Id { row, col, value });
+            };
+            ids.push(id);
         }
     }
     Ok(IdMatrix { rows, cols, ids, dtype: element.name() })

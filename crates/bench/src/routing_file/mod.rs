@@ -47,13 +47,17 @@ pub enum ParseError {
     #[error("the header is damaged: {0}")]
     Header(String),
     /// Not an integer type.
-    #[error("an integer type is wanted (i32 or i64; 8, 16 bits and unsigned too), the file has {found}; convert it with ids.astype('<i4')")]
+    #[error(
+        "an integer type is wanted (i32 or i64; 8, 16 bits and unsigned too), the file has {found}; convert it with ids.astype('<i4')"
+    )]
     Dtype {
         /// The file's type.
         found: String,
     },
     /// Big-endian data.
-    #[error("little-endian data is wanted, the file has big-endian {found}; convert it with ids.astype('<i4')")]
+    #[error(
+        "little-endian data is wanted, the file has big-endian {found}; convert it with ids.astype('<i4')"
+    )]
     BigEndian {
         /// The file's type.
         found: String,

@@ -167,9 +167,8 @@ impl Scan<'_> {
     }
 
     fn string(&mut self) -> Result<String, ParseError> {
-        let quote = match self.peek() {
-            Some(quote @ (b'\'' | b'"')) => quote,
-            _ => return Err(self.error("a string")),
+        let Some(quote @ (b'\'' | b'"')) = self.peek() else {
+            return Err(self.error("a string"));
         };
         let start = self.at + 1;
         let rest = &self.text[start..];

@@ -21,7 +21,9 @@ const RANK: &str = "{rank}";
 #[derive(Debug, Error)]
 pub enum RoutingFileError {
     /// Not as many files as ranks.
-    #[error("{given} routing files for {ranks} ranks: give one file for all, one per rank, or one name with {RANK} in it")]
+    #[error(
+        "{given} routing files for {ranks} ranks: give one file for all, one per rank, or one name with {RANK} in it"
+    )]
     FileCount {
         /// Files given.
         given: usize,

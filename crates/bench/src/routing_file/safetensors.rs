@@ -71,7 +71,8 @@ fn entries(header: &[u8]) -> Result<BTreeMap<String, Entry>, ParseError> {
 /// The tensors must cover the data without gap or overlap, as the format says; then a file cut short, with
 /// something behind it, or with a wrong header is seen whichever tensor is read.
 fn check_cover(entries: &BTreeMap<String, Entry>, available: usize) -> Result<(), ParseError> {
-    let mut places: Vec<([u64; 2], &String)> = entries.iter().map(|(name, e)| (e.data_offsets, name)).collect();
+    let mut places: Vec<([u64; 2], &String)> =
+        entries.iter().map(|(name, e)| (e.data_offsets, name)).collect();
     places.sort_unstable();
     let mut next = 0;
     for ([begin, end], name) in places {
@@ -193,7 +194,11 @@ mod tests {
             (entry(r#"{"dtype":"I32","shape":[2,2],"data_offsets":[4,20]}"#), 20, "bytes 4 to 20"),
             (entry(r#"{"dtype":"I32","shape":[2,-2],"data_offsets":[0,16]}"#), 16, "tensor `t`"),
             (entry(r#"{"dtype":"I32","shape":[2,2]}"#), 16, "data_offsets"),
-            (entry(r#"{"dtype":"I32","shape":[9000000000,9000000000],"data_offsets":[0,16]}"#), 16, "9000000000"),
+            (
+                entry(r#"{"dtype":"I32","shape":[9000000000,9000000000],"data_offsets":[0,16]}"#),
+                16,
+                "9000000000",
+            ),
             ("{}".to_owned(), 0, "no tensor at all"),
             ("[]".to_owned(), 0, "JSON"),
             ("{".to_owned(), 0, "JSON"),

@@ -91,11 +91,8 @@ impl OpRun {
             if medians.contains_key(name) {
                 continue;
             }
-            let by_rank: Vec<(usize, &[f64])> = self
-                .ranks
-                .iter()
-                .filter_map(|r| Some((r.rank, r.phases_us.get(name)?.as_slice())))
-                .collect();
+            let by_rank: Vec<(usize, &[f64])> =
+                self.ranks.iter().filter_map(|r| Some((r.rank, r.phases_us.get(name)?.as_slice()))).collect();
             medians.insert(name.clone(), Times::of(&max_over_ranks(&by_rank)?)?.p50);
         }
         Ok(medians)
@@ -123,7 +120,10 @@ impl Verification {
         } else if mode == VerifyMode::Off || (rows_checked == 0 && rows_total > 0) {
             (Status::NotVerified, "no row was compared with the oracle (--verify off)".to_owned())
         } else if mode == VerifyMode::Full && rows_checked < rows_total {
-            (Status::Fail, format!("only {rows_checked} of {rows_total} rows were checked under --verify full"))
+            (
+                Status::Fail,
+                format!("only {rows_checked} of {rows_total} rows were checked under --verify full"),
+            )
         } else {
             (Status::Pass, format!("{rows_checked} of {rows_total} rows bit-exact with the oracle"))
         };

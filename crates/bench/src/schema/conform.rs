@@ -65,7 +65,13 @@ impl Check<'_> {
         }
     }
 
-    fn keyword(&mut self, (keyword, rule): (&str, &Value), all: &Map<String, Value>, value: &Value, place: &Place) {
+    fn keyword(
+        &mut self,
+        (keyword, rule): (&str, &Value),
+        all: &Map<String, Value>,
+        value: &Value,
+        place: &Place,
+    ) {
         match keyword {
             "$schema" | "$id" | "$defs" | "title" | "description" => {}
             "$ref" => self.reference(rule, value, place),
@@ -75,11 +81,16 @@ impl Check<'_> {
                     self.report(place, &format!("{name} wanted, {} found", kind(value)));
                 }
             }
-            "const" if rule != value => self.report(place, &format!("{rule} wanted, {value} found")),
-            "enum" if !rule.as_array().is_some_and(|all| all.contains(value)) => {
-                self.report(place, &format!("one of {rule} wanted, {value} found"));
+            "const" => {
+                if rule != value {
+                    self.report(place, &format!("{rule} wanted, {value} found"));
+                }
             }
-            "const" | "enum" => {}
+            "enum" => {
+                if !rule.as_array().is_some_and(|all| all.contains(value)) {
+                    self.report(place, &format!("one of {rule} wanted, {value} found"));
+                }
+            }
             "minimum" => {
                 if value.as_f64().zip(rule.as_f64()).is_some_and(|(value, least)| value < least) {
                     self.report(place, &format!("at least {rule} wanted, {value} found"));

@@ -82,13 +82,17 @@ pub enum ReadError {
     #[error("not a benchmark result: {0}")]
     Json(#[from] serde_json::Error),
     /// JSON without a schema id.
-    #[error("not a benchmark result: it has no `schema`; one written by `expertrail bench --json` has \"{SCHEMA_ID}\"")]
+    #[error(
+        "not a benchmark result: it has no `schema`; one written by `expertrail bench --json` has \"{SCHEMA_ID}\""
+    )]
     NoSchema,
     /// A later version of this schema.
     #[error("result of schema `{0}`: this program reads {SCHEMA_ID}; use the newer expertrail that wrote it")]
     Newer(String),
     /// Another schema.
-    #[error("a document of schema `{0}`, {SCHEMA_ID} is wanted; give the file written by `expertrail bench --json`")]
+    #[error(
+        "a document of schema `{0}`, {SCHEMA_ID} is wanted; give the file written by `expertrail bench --json`"
+    )]
     OtherSchema(String),
 }
 

@@ -173,13 +173,10 @@ impl Row<'_> {
         // Once a choice needed the exact way, the rest of the row will too.
         let mut tries = TRIES;
         for _ in 0..self.spec.top_k {
-            let expert = match self.try_choose(draws, groups, tries) {
-                Some(expert) => expert,
-                None => {
-                    tries = 0;
-                    self.choose_open(draws, groups)
-                }
-            };
+            let expert = self.try_choose(draws, groups, tries).unwrap_or_else(|| {
+                tries = 0;
+                self.choose_open(draws, groups)
+            });
             if !self.spec.with_replacement {
                 self.taken[expert as usize / 64] |= 1 << (expert % 64);
             }
@@ -209,14 +206,18 @@ impl Row<'_> {
         if let Some(table) = self.table {
             return table.pick_among(bits, |e| self.open(e, groups)).unwrap_or(0);
         }
-        let open: Vec<u32> = (0..self.spec.experts as u32).filter(|&e| self.open(e as usize, groups)).collect();
+        let open: Vec<u32> =
+            (0..self.spec.experts as u32).filter(|&e| self.open(e as usize, groups)).collect();
         open.get((((bits >> 32) * open.len() as u64) >> 32) as usize).copied().unwrap_or(0)
     }
 
     fn open(&self, expert: usize, groups: u64) -> bool {
         let taken = self.taken[expert / 64] >> (expert % 64) & 1 == 1;
         !taken
-            && self.spec.groups.is_none_or(|limit| groups >> (expert / (self.spec.experts / limit.groups)) & 1 == 1)
+            && self
+                .spec
+                .groups
+                .is_none_or(|limit| groups >> (expert / (self.spec.experts / limit.groups)) & 1 == 1)
     }
 
     /// One bit per group that the row may use.
@@ -251,7 +252,9 @@ pub fn weights(routing: &Routing, seed: u64, (rank, set): (usize, u64), normalis
         for row in all.chunks_exact_mut(routing.top_k()) {
             let sum: f32 = row.iter().sum();
             if sum > 0.0 {
-                row.iter_mut().for_each(|w| *w /= sum);
+                for weight in row {
+                    *weight /= sum;
+                }
             }
         }
     }

@@ -43,7 +43,7 @@ impl RowKey {
 }
 
 /// 16-bit hash of lane `i` of a row.
-#[inline(always)]
+#[inline]
 fn lane(i: u16, [k0, k1, k2, k3]: LaneKeys) -> u16 {
     let mut x = i.wrapping_mul(0x9E35) ^ k0;
     x = (x ^ (x >> 7)).wrapping_mul(0xA2D5).wrapping_add(k1);
@@ -53,13 +53,13 @@ fn lane(i: u16, [k0, k1, k2, k3]: LaneKeys) -> u16 {
 
 /// A BF16 of magnitude 2^-7 to 2 (exclusive) from a hash: sign, three exponent bits and the mantissa are
 /// random, the upper exponent bits are fixed. Never zero, denormal, infinite or NaN.
-#[inline(always)]
+#[inline]
 fn bf16_bits(hash: u16) -> u16 {
     (hash & 0x83FF) | 0x3C00
 }
 
 /// Two e4m3 codes (little endian) from a hash, neither of them NaN: 0x7F and 0xFF become 0x7E and 0xFE.
-#[inline(always)]
+#[inline]
 fn fp8_codes(hash: u16) -> u16 {
     // Seven bits plus one reach the eighth exactly when all were set; no carry leaves its byte.
     let nan = ((hash & 0x7F7F) + 0x0101) >> 7 & 0x0101;
@@ -198,7 +198,9 @@ mod tests {
         let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
         assert!(mean.abs() < 0.01, "{mean}");
         let mut by_exponent = [0usize; 8];
-        values.iter().for_each(|v| by_exponent[(v.to_bits() >> 23 & 0xFF) as usize - 120] += 1);
+        for value in &values {
+            by_exponent[(value.to_bits() >> 23 & 0xFF) as usize - 120] += 1;
+        }
         let eighth = values.len() as f64 / 8.0;
         assert!(by_exponent.iter().all(|n| (*n as f64 / eighth - 1.0).abs() < 0.05), "{by_exponent:?}");
         assert!(values.iter().map(|v| v.to_bits()).collect::<HashSet<_>>().len() > 2000);

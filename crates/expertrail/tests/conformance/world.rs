@@ -23,6 +23,13 @@ fn hash(parts: &[u64]) -> u64 {
     })
 }
 
+/// A long sequence from one key, cheaper than a hash each: Knuth's MMIX generator, whose high bits are good.
+fn sequence(key: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(key), |state| {
+        Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+    })
+}
+
 impl<'a> World<'a> {
     pub fn new(case: &'a Case, round: u64) -> Self {
         let mut world = Self { case, routings: Vec::new(), round };
@@ -67,8 +74,8 @@ impl<'a> World<'a> {
     /// One payload row: any bits for BF16, any codes and scales for FP8 (dispatch moves, never looks).
     pub fn fill(&self, rank: usize, token: usize, version: u32, data: &mut [u8], scales: &mut [f32]) {
         let key = hash(&[4, self.round, rank as u64, token as u64, u64::from(version)]);
-        for (i, word) in data.chunks_mut(8).enumerate() {
-            word.copy_from_slice(&hash(&[key, i as u64]).to_le_bytes()[..word.len()]);
+        for (word, bits) in data.chunks_mut(4).zip(sequence(key)) {
+            word.copy_from_slice(&((bits >> 32) as u32).to_le_bytes()[..word.len()]);
         }
         for (i, scale) in scales.iter_mut().enumerate() {
             *scale = f32::from_bits(hash(&[key, 5, i as u64]) as u32);
@@ -92,10 +99,10 @@ impl<'a> World<'a> {
     /// What the experts of `rank` make of output row `row`: mostly numbers, now and then any bits at all.
     fn expert_row(&self, rank: usize, row: usize, version: u32) -> Vec<Bf16> {
         let key = hash(&[6, self.round, rank as u64, row as u64, u64::from(version)]);
-        (0..self.case.hidden as u64)
-            .map(|i| {
-                let bits = hash(&[key, i]);
-                if bits.is_multiple_of(61) {
+        sequence(key)
+            .take(self.case.hidden)
+            .map(|bits| {
+                if bits >> 58 == 0 {
                     Bf16((bits >> 20) as u16)
                 } else {
                     Bf16::from_f32(((bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * 3.0)

@@ -85,7 +85,10 @@ mod tests {
         assert_eq!(host("job-0.svc.ns:65535"), Some(("job-0.svc.ns".into(), Some(65535))));
         assert_eq!(host("::1"), Some(("::1".into(), None)));
         assert_eq!(host("[::1]:9"), Some(("::1".into(), Some(9))));
-        for wrong in ["", ":1", "n1:", "n1:0", "n1:65536", "n1:+5", "n1:8:9", "[::1", "[n1]:4", "[::1]x", "a b", "-x", "n/1"] {
+        for wrong in [
+            "", ":1", "n1:", "n1:0", "n1:65536", "n1:+5", "n1:8:9", "[::1", "[n1]:4", "[::1]x", "a b", "-x",
+            "n/1",
+        ] {
             assert_eq!(host(wrong), None, "{wrong}");
         }
         assert_eq!(Endpoint { host: "::1".into(), port: 9 }.to_string(), "[::1]:9");

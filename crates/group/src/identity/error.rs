@@ -41,7 +41,9 @@ pub enum IdentityError {
         advice: &'static str,
     },
     /// Rank not below world size.
-    #[error("rank {rank} of {world_size} by {launcher}: ranks are numbered from 0 and must be below the world size")]
+    #[error(
+        "rank {rank} of {world_size} by {launcher}: ranks are numbered from 0 and must be below the world size"
+    )]
     RankRange {
         /// Who said so.
         launcher: Launcher,

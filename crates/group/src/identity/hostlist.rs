@@ -80,7 +80,8 @@ fn expand_ranges(text: &str) -> Result<Vec<String>, String> {
     for range in text.split(',') {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let parse = |digits: &str| {
-            let plain = !digits.is_empty() && digits.len() <= 18 && digits.bytes().all(|b| b.is_ascii_digit());
+            let plain =
+                !digits.is_empty() && digits.len() <= 18 && digits.bytes().all(|b| b.is_ascii_digit());
             let value = if plain { digits.parse::<u64>().ok() } else { None };
             value.ok_or_else(|| format!("{:?} is no number", digits.chars().take(40).collect::<String>()))
         };
@@ -120,9 +121,10 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in
-            ["", ",", "n1,", "n[", "n]", "n[]", "n[1-", "n[-2]", "n[3-1]", "n[[1]]", "n[1-2-3]", "n[a]", "n 1", "n[1,]", "[1-2"]
-        {
+        for text in [
+            "", ",", "n1,", "n[", "n]", "n[]", "n[1-", "n[-2]", "n[3-1]", "n[[1]]", "n[1-2-3]", "n[a]",
+            "n 1", "n[1,]", "[1-2",
+        ] {
             assert!(parse_hostlist(text).is_err(), "{text:?}");
         }
     }

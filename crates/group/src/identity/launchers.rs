@@ -54,7 +54,11 @@ impl Draft {
 fn partial(vars: &Vars<'_>) -> Outcome<()> {
     const PAIRS: [(&str, &str, &str); 6] = [
         ("EXPERTRAIL_WORLD_SIZE", "EXPERTRAIL_RANK", "set both or neither"),
-        ("EXPERTRAIL_LOCAL_RANK", "EXPERTRAIL_RANK", "set EXPERTRAIL_RANK and EXPERTRAIL_WORLD_SIZE, or unset it"),
+        (
+            "EXPERTRAIL_LOCAL_RANK",
+            "EXPERTRAIL_RANK",
+            "set EXPERTRAIL_RANK and EXPERTRAIL_WORLD_SIZE, or unset it",
+        ),
         ("RANK", "WORLD_SIZE", "torchrun sets both; set both or neither"),
         ("WORLD_SIZE", "RANK", "torchrun sets both; set both or neither"),
         ("LOCAL_RANK", "RANK", "torchrun sets RANK and WORLD_SIZE too; set all or none"),
@@ -102,7 +106,10 @@ fn torchrun(vars: &Vars<'_>) -> Outcome<Draft> {
         local_size: vars.count("LOCAL_WORLD_SIZE")?,
         node: vars.number("GROUP_RANK")?,
         // The run id is "none" by default, so the address is part of the name.
-        job: host.as_ref().map(|host| vec!["torchrun".to_owned(), run, host.clone(), port_text]).unwrap_or_default(),
+        job: host
+            .as_ref()
+            .map(|host| vec!["torchrun".to_owned(), run, host.clone(), port_text])
+            .unwrap_or_default(),
         root_host: host,
         port: master_port.map(shifted_port),
         root_hint: "MASTER_ADDR is not set: start the ranks with torchrun, or set EXPERTRAIL_ROOT=host or \
@@ -127,9 +134,10 @@ fn open_mpi(vars: &Vars<'_>) -> Outcome<Draft> {
             advice: "start the ranks with mpirun, or set EXPERTRAIL_RANK and EXPERTRAIL_WORLD_SIZE",
         });
     };
-    let job = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_hnp_uri"]
-        .iter()
-        .find_map(|name| vars.text(name));
+    let job =
+        ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_hnp_uri"]
+            .iter()
+            .find_map(|name| vars.text(name));
     Ok(Draft {
         rank: vars.number("OMPI_COMM_WORLD_RANK")?.unwrap_or(0),
         world_size,
@@ -153,8 +161,13 @@ fn pmix(vars: &Vars<'_>) -> Outcome<Draft> {
             advice: "set EXPERTRAIL_RANK and EXPERTRAIL_WORLD_SIZE to say which is meant",
         });
     }
-    let names =
-        ["OMPI_COMM_WORLD_SIZE", "EXPERTRAIL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"];
+    let names = [
+        "OMPI_COMM_WORLD_SIZE",
+        "EXPERTRAIL_WORLD_SIZE",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_NTASKS",
+        "SLURM_NPROCS",
+    ];
     let Some(world_size) = vars.first_count(&names)? else {
         return Err(IdentityError::Partial {
             present: vars.show("PMIX_RANK"),
@@ -205,7 +218,9 @@ fn kubernetes(vars: &Vars<'_>) -> Outcome<Draft> {
         });
     }
     let host = match vars.text("MASTER_ADDR") {
-        Some(host) if !endpoint::is_host(&host) => return Err(vars.bad("MASTER_ADDR", "a host name or address")),
+        Some(host) if !endpoint::is_host(&host) => {
+            return Err(vars.bad("MASTER_ADDR", "a host name or address"));
+        }
         other => other,
     };
     let root = vars.text("EXPERTRAIL_ROOT").or_else(|| host.clone()).unwrap_or_default();

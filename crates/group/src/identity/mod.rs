@@ -204,7 +204,8 @@ fn finish(vars: &Vars<'_>, mut draft: Draft) -> Outcome<Identity> {
 
     let (root_host, root_port) = match vars.text("EXPERTRAIL_ROOT") {
         Some(text) => {
-            let (host, port) = endpoint::split(&text).ok_or_else(|| vars.bad("EXPERTRAIL_ROOT", "host or host:port"))?;
+            let (host, port) =
+                endpoint::split(&text).ok_or_else(|| vars.bad("EXPERTRAIL_ROOT", "host or host:port"))?;
             (Some(host), port)
         }
         None => (None, None),
@@ -261,7 +262,9 @@ fn check_local(draft: &Draft) -> Outcome<()> {
         (_, Some(size)) if size > draft.world_size => {
             wrong(format!("local size {size} with a world size of {}", draft.world_size))
         }
-        (Some(rank), Some(size)) if rank >= size => wrong(format!("local rank {rank} with a local size of {size}")),
+        (Some(rank), Some(size)) if rank >= size => {
+            wrong(format!("local rank {rank} with a local size of {size}"))
+        }
         (Some(rank), None) if rank >= draft.world_size => {
             wrong(format!("local rank {rank} with a world size of {}", draft.world_size))
         }

@@ -97,7 +97,12 @@ pub(super) fn step(vars: &Vars<'_>) -> Outcome<Draft> {
 }
 
 /// The host of every rank, if ranks are laid out in blocks and our own place confirms it.
-fn rank_hosts(vars: &Vars<'_>, hosts: &[String], tasks: &[usize], own: (usize, Option<usize>)) -> Vec<String> {
+fn rank_hosts(
+    vars: &Vars<'_>,
+    hosts: &[String],
+    tasks: &[usize],
+    own: (usize, Option<usize>),
+) -> Vec<String> {
     let block = vars.text("SLURM_DISTRIBUTION").is_none_or(|text| text.starts_with("block"));
     if !block || tasks.len() != hosts.len() || tasks.iter().sum::<usize>() > super::MAX_WORLD {
         return Vec::new();

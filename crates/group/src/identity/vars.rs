@@ -52,7 +52,11 @@ impl<'a> Vars<'a> {
 
     /// The error for a value that does not parse.
     pub(super) fn bad(&self, name: &str, want: &'static str) -> IdentityError {
-        IdentityError::Value { name: name.to_owned(), value: clip(&self.text(name).unwrap_or_default()), want }
+        IdentityError::Value {
+            name: name.to_owned(),
+            value: clip(&self.text(name).unwrap_or_default()),
+            want,
+        }
     }
 
     /// `NAME=value`, for messages.

@@ -49,7 +49,9 @@ pub enum Prefix {
 #[non_exhaustive]
 pub enum LaunchError {
     /// The numbers make no sense.
-    #[error("{ranks} ranks, {ranks_per_node} per node: both must be at least 1, the ranks at most {MAX_WORLD}")]
+    #[error(
+        "{ranks} ranks, {ranks_per_node} per node: both must be at least 1, the ranks at most {MAX_WORLD}"
+    )]
     Shape {
         /// Ranks asked for.
         ranks: usize,

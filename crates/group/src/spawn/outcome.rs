@@ -144,7 +144,10 @@ mod tests {
         assert_eq!(outcome(End::Ended, failure(RankExit::Signal(9))).exit_code(), 1);
         assert_eq!(outcome(End::Interrupted, failure(RankExit::Code(2))).exit_code(), 130);
         assert_eq!(outcome(End::Deadline, None).exit_code(), 124);
-        assert_eq!(failure(RankExit::Signal(9)).unwrap().to_string(), "rank 3 was killed by signal 9 (SIGKILL)");
+        assert_eq!(
+            failure(RankExit::Signal(9)).unwrap().to_string(),
+            "rank 3 was killed by signal 9 (SIGKILL)"
+        );
         assert_eq!(failure(RankExit::Code(2)).unwrap().to_string(), "rank 3 exited with code 2");
         assert_eq!(RankExit::Signal(64).to_string(), "was killed by signal 64");
     }

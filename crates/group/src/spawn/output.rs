@@ -169,7 +169,8 @@ fn forward(mut streams: Vec<Stream>, mut sinks: [Sink; 2], ranks_ended: &AtomicB
                     && holder == at
                 {
                     // Nothing more comes: the others need not wait.
-                    sinks[*sink].held = Some((usize::MAX, Instant::now().checked_sub(HOLD).unwrap_or_else(Instant::now)));
+                    sinks[*sink].held =
+                        Some((usize::MAX, Instant::now().checked_sub(HOLD).unwrap_or_else(Instant::now)));
                 }
             }
         }
@@ -287,7 +288,7 @@ mod tests {
             let mut out: Vec<u8> = pieces.iter().flat_map(|piece| lines.push(piece.as_bytes())).collect();
             out.extend(lines.end());
             let text = pieces.concat();
-            let wanted: String = text.lines().map(|line| format!("> {line}\n")).collect();
+            let wanted = text.lines().flat_map(|line| ["> ", line, "\n"]).collect::<String>();
             prop_assert_eq!(String::from_utf8(out).unwrap(), wanted);
         }
     }

@@ -16,6 +16,10 @@ use crate::poll::wait;
 /// Signals and deadlines are looked at this often; ends of ranks wake the wait at once.
 const SLICE: Duration = Duration::from_millis(50);
 
+/// The system closes a killed process's connections before it reports its end: survivors may notice, say so
+/// and end in between. A kill that shows within this time of a first exit code counts as the first failure.
+const SETTLE: Duration = Duration::from_millis(300);
+
 /// How far stopping has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -46,16 +50,22 @@ pub(super) fn supervise(children: Vec<Child>, launch: &LocalLaunch, signals: &Wa
         .collect();
     let mut end = End::Ended;
     let mut stage = Stage::Running;
-    let mut first_failure = None;
+    let mut first: Option<(Failure, Instant)> = None;
     let mut seen_signals = 0;
     while ranks.iter().any(|rank| rank.result.is_none()) {
         sleep(&ranks);
         let stopping = matches!(stage, Stage::Terminating(_) | Stage::Killing);
         let failure = reap(&mut ranks, stopping);
-        if first_failure.is_none() && !stopping {
-            first_failure = failure;
-        }
         let now = Instant::now();
+        if let (Some(failure), false) = (failure, stopping) {
+            first = match first {
+                None => Some((failure, now)),
+                Some((known, at)) if is_cause(failure.exit, known.exit) && now - at < SETTLE => {
+                    Some((failure, at))
+                }
+                known => known,
+            };
+        }
         let term_by = now.checked_add(launch.term_grace).unwrap_or(now);
         // One stage at a time: even an interrupt lets the ranks clean up first.
         let count = signals.count();
@@ -65,11 +75,13 @@ pub(super) fn supervise(children: Vec<Child>, launch: &LocalLaunch, signals: &Wa
                 end = End::Interrupted;
                 if stopping { Stage::Killing } else { Stage::Terminating(term_by) }
             }
-            Stage::Running | Stage::Grace(_) if launch.deadline.is_some_and(|limit| started.elapsed() >= limit) => {
+            Stage::Running | Stage::Grace(_)
+                if launch.deadline.is_some_and(|limit| started.elapsed() >= limit) =>
+            {
                 end = End::Deadline;
                 Stage::Terminating(term_by)
             }
-            Stage::Running if first_failure.is_some() => Stage::Grace(now.checked_add(launch.grace).unwrap_or(now)),
+            Stage::Running if first.is_some() => Stage::Grace(now.checked_add(launch.grace).unwrap_or(now)),
             Stage::Grace(until) if now >= until => Stage::Terminating(term_by),
             Stage::Terminating(until) if now >= until => Stage::Killing,
             other => other,
@@ -83,6 +95,7 @@ pub(super) fn supervise(children: Vec<Child>, launch: &LocalLaunch, signals: &Wa
             }
         }
     }
+    let first_failure = first.map(|(failure, _)| failure);
     Outcome { end, first_failure, ranks: ranks.into_iter().filter_map(|rank| rank.result).collect() }
 }
 
@@ -100,14 +113,18 @@ fn reap(ranks: &mut [Rank], stopped: bool) -> Option<Failure> {
         let Some(exit) = reap_one(&mut rank.child) else { continue };
         rank.handle = None;
         rank.result = Some(RankResult { exit, stopped });
-        // Found in one look, a killed rank is the cause and an exit code the effect.
-        let killed = matches!(exit, RankExit::Signal(_));
-        let known_killed = failure.is_some_and(|known| matches!(known.exit, RankExit::Signal(_)));
-        if !exit.is_success() && (failure.is_none() || (killed && !known_killed)) {
+        if !exit.is_success() && failure.is_none_or(|known| is_cause(exit, known.exit)) {
             failure = Some(Failure { rank: number, exit });
         }
     }
     failure
+}
+
+/// Whether the later of two ends that lie close together is more likely the cause of the other: a kill is
+/// the cause, an exit code the effect. Not so SIGABRT, by which C++ programs end on any error.
+fn is_cause(later: RankExit, known: RankExit) -> bool {
+    matches!(known, RankExit::Code(_))
+        && matches!(later, RankExit::Signal(signal) if signal != Signal::ABORT.as_raw())
 }
 
 /// Reaps a child if it has ended, with whatever it left running.

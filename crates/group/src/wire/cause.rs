@@ -101,7 +101,11 @@ impl Cause {
             6 => {
                 let (ranks, waited) = (peers(reader)?, duration(reader)?);
                 let count = reader.u16()?;
-                Self::Missing { ranks, waited, refused: (0..count).map(|_| reader.text()).collect::<Option<_>>()? }
+                Self::Missing {
+                    ranks,
+                    waited,
+                    refused: (0..count).map(|_| reader.text()).collect::<Option<_>>()?,
+                }
             }
             7 => Self::Layout(reader.text()?),
             8 => Self::TooLarge { call: reader.text()?, bytes: reader.u64()?, limit: reader.u64()? },

@@ -14,6 +14,7 @@ pub(crate) const VERSION: u16 = 1;
 pub(super) const MAX_HOST: usize = 255;
 const MAX_REASON: usize = 2000;
 const REFUSED: u16 = 1;
+const LATER: u16 = 2;
 
 /// What a rank says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +90,12 @@ fn hello_fields(reader: &mut Reader<'_>) -> Option<Hello> {
         world_size: world_size as usize,
         pid,
         patience: Duration::from_millis(patience.into()),
-        claim: Claim { host, node: known(node), local_rank: known(local_rank), local_size: known(local_size) },
+        claim: Claim {
+            host,
+            node: known(node),
+            local_rank: known(local_rank),
+            local_size: known(local_size),
+        },
     })
 }
 
@@ -100,6 +106,8 @@ pub(crate) enum Answer {
     Accepted,
     /// Not for this group, and why.
     Refused(String),
+    /// This group is ending; the next one of this job may be for it.
+    Later(String),
     /// Not an answer at all; the text shows the first bytes.
     Stranger(String),
 }
@@ -116,6 +124,10 @@ impl Answer {
             }
             Self::Refused(reason) | Self::Stranger(reason) => {
                 out.u16(REFUSED);
+                out.text(reason, MAX_REASON);
+            }
+            Self::Later(reason) => {
+                out.u16(LATER);
                 out.text(reason, MAX_REASON);
             }
         }
@@ -137,7 +149,10 @@ pub(crate) fn read_answer(input: &[u8]) -> Result<(Answer, usize), NeedMore> {
     let (version, verdict, reason) = parts.ok_or(NeedMore)?;
     let answer = match verdict {
         0 if version == VERSION => Answer::Accepted,
-        0 => Answer::Refused(format!("rank 0 speaks version {version} of the group protocol, this rank {VERSION}")),
+        0 => Answer::Refused(format!(
+            "rank 0 speaks version {version} of the group protocol, this rank {VERSION}"
+        )),
+        LATER => Answer::Later(reason),
         _ => Answer::Refused(reason),
     };
     Ok((answer, input.len() - reader.0.len()))

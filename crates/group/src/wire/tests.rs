@@ -26,7 +26,9 @@ fn a_greeting_survives_and_every_prefix_asks_for_more() {
 
 #[test]
 fn strangers_and_other_versions_are_told_apart() {
-    assert!(matches!(read_hello(b"GET / HTTP/1.1"), Ok((Greeting::Stranger(text), _)) if text.starts_with("GET /")));
+    assert!(
+        matches!(read_hello(b"GET / HTTP/1.1"), Ok((Greeting::Stranger(text), _)) if text.starts_with("GET /"))
+    );
     let mut bytes = hello().encode();
     bytes[8] = 9;
     assert!(matches!(read_hello(&bytes[..10]), Ok((Greeting::Version(9), _))));
@@ -34,7 +36,7 @@ fn strangers_and_other_versions_are_told_apart() {
 
 #[test]
 fn answers_survive() {
-    for answer in [Answer::Accepted, Answer::Refused("no: é".into())] {
+    for answer in [Answer::Accepted, Answer::Refused("no: é".into()), Answer::Later("soon".into())] {
         let bytes = answer.encode();
         assert_eq!(read_answer(&bytes), Ok((answer, bytes.len())));
         assert_eq!(read_answer(&bytes[..bytes.len() - 1]), Err(NeedMore));
@@ -51,9 +53,17 @@ fn causes_survive() {
         Cause::Left(Peer::unknown(0)),
         Cause::Failed { peer: peer.clone(), message: "GPU 3 fell off the bus".into() },
         Cause::Cancelled(peer.clone()),
-        Cause::Deadline { call: "barrier".into(), waited: Duration::from_millis(1500), missing: vec![peer.clone()] },
+        Cause::Deadline {
+            call: "barrier".into(),
+            waited: Duration::from_millis(1500),
+            missing: vec![peer.clone()],
+        },
         Cause::Mismatch { first: call("barrier \"x\""), second: call("all_gather \"y\"") },
-        Cause::Missing { ranks: vec![peer.clone()], waited: Duration::from_secs(1), refused: vec!["a".into()] },
+        Cause::Missing {
+            ranks: vec![peer.clone()],
+            waited: Duration::from_secs(1),
+            refused: vec!["a".into()],
+        },
         Cause::Layout("odd".into()),
         Cause::TooLarge { call: "c".into(), bytes: 9, limit: 8 },
         Cause::Protocol { peer, what: "noise".into() },

@@ -1,0 +1,169 @@
+//! One rank of a benchmark run: inputs, ceiling, timed calls, verification; and at rank 0 the result of all.
+
+mod ceiling;
+mod error;
+mod inputs;
+mod measure;
+mod report;
+mod verify;
+
+use std::time::Duration;
+
+use expertrail::{Backend, Communicator, Group, Layout, Placement, Routing, Topology};
+
+pub use error::BenchError;
+pub use report::{Outcome, guide_text};
+
+use crate::preset::{Resolved, Scope};
+use crate::routing_file::{Replay, Wanted};
+use crate::schema::VerifyMode;
+use crate::workload::RoutingSpec;
+
+/// Where the rows that combine takes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CombineInput {
+    /// In the communicator's memory: sources read them there.
+    Shared,
+    /// In memory of the caller's own: they pass through staging.
+    Private,
+}
+
+/// Everything a run is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Shape, topology, types, iterations.
+    pub resolved: Resolved,
+    /// Files with router decisions, instead of drawn ones.
+    pub routing_files: Vec<String>,
+    /// Whether the tokens, top-k of the shape were set by the caller (else files decide).
+    pub given: Given,
+    /// Zipf exponent of drawn routing.
+    pub skew: f64,
+    /// Seed of everything drawn.
+    pub seed: u64,
+    /// How much is compared with the oracle.
+    pub verify: VerifyMode,
+    /// How long any wait may take.
+    pub deadline: Duration,
+    /// What moves the rows.
+    pub backend: Backend,
+    /// Order of the received rows.
+    pub layout: Layout,
+    /// Where combine's rows lie.
+    pub combine_input: CombineInput,
+    /// The most shared memory for all ranks of a host.
+    pub memory_limit: Option<u64>,
+    /// The command line, for the result.
+    pub command: Vec<String>,
+}
+
+/// Which sizes the caller set himself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// `--tokens`.
+    pub tokens: bool,
+    /// `--top-k`.
+    pub top_k: bool,
+}
+
+impl Options {
+    /// Reads and checks the routing files, if any, and takes from them what the caller left open. Done before
+    /// anything is started, so that a bad file is found at once.
+    ///
+    /// # Errors
+    /// For a file that does not fit.
+    pub fn with_files_read(mut self) -> Result<(Self, Option<Vec<Routing>>), BenchError> {
+        if self.routing_files.is_empty() {
+            return Ok((self, None));
+        }
+        let shape = self.resolved.shape;
+        let want = Wanted {
+            tokens: self.given.tokens.then_some(shape.max_tokens),
+            top_k: self.given.top_k.then_some(shape.top_k),
+            experts: shape.experts,
+        };
+        let ranks = self.resolved.topology.ranks();
+        let routings = Replay::new(&self.routing_files, ranks)?.load_all(&want)?;
+        self.resolved.shape.max_tokens = routings.iter().map(Routing::tokens).max().unwrap_or(0);
+        self.resolved.shape.top_k = routings.first().map_or(shape.top_k, Routing::top_k);
+        self.resolved.shape.check(false)?;
+        Ok((self, Some(routings)))
+    }
+
+    fn spec(&self) -> RoutingSpec {
+        RoutingSpec {
+            with_replacement: self.resolved.with_replacement,
+            skew: self.skew,
+            ..RoutingSpec::uniform(self.resolved.shape.top_k, self.resolved.shape.experts, self.seed)
+        }
+    }
+}
+
+/// The ranks that dispatch to each other: all, or those of this rank's node.
+pub(crate) struct Team {
+    pub(crate) comm: Communicator,
+    /// Global ranks, in the order of the team's ranks.
+    pub(crate) ranks: Vec<usize>,
+    pub(crate) topology: Topology,
+    pub(crate) placement: Placement,
+}
+
+impl Team {
+    pub(crate) fn me(&self) -> usize {
+        self.comm.rank()
+    }
+}
+
+/// Runs one rank. Collective over `world`; rank 0 gets the outcome of all. `progress` is told of finished and
+/// all iterations.
+///
+/// # Errors
+/// For anything that stops the run; wrong rows do not, they fail its verdict.
+pub fn run(
+    world: &Group,
+    options: Options,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Option<Outcome>, BenchError> {
+    let (options, files) = options.with_files_read()?;
+    let started_at = report::now_rfc3339();
+    let topology = options.resolved.topology;
+    let members: Vec<usize> = match options.resolved.scope {
+        Scope::World => (0..world.size()).collect(),
+        Scope::Node => {
+            let node = topology.node_of(world.rank());
+            (node * topology.ranks_per_node()..(node + 1) * topology.ranks_per_node()).collect()
+        }
+    };
+    let subset = match options.resolved.scope {
+        Scope::World => None,
+        Scope::Node => Some(world.subset("one group per node", &members)?),
+    };
+    let team_topology = match options.resolved.scope {
+        Scope::World => topology,
+        Scope::Node => Topology::one_node(members.len())?,
+    };
+    let rotation = inputs::Rotation::choose(&options, &team_topology);
+    let comm = Communicator::builder(subset.as_ref().unwrap_or(world))
+        .backend(options.backend)
+        .shape(options.resolved.shape)
+        .ranks_per_node(team_topology.ranks_per_node())
+        .live_outputs(2 + rotation.expert_sets)
+        .deadline(options.deadline);
+    let comm = match options.memory_limit {
+        Some(bytes) => comm.memory_limit(bytes),
+        None => comm,
+    };
+    let comm = comm.build()?;
+    let placement = Placement::new(options.resolved.shape.experts, members.len())?;
+    let team = Team { comm, ranks: members, topology: team_topology, placement };
+
+    let ceiling = ceiling::measure(world, &team)?;
+    let inputs = inputs::Inputs::make(&options, &team, rotation, files)?;
+    let run = measure::measure(&options, &team, &inputs, progress)?;
+    let card = report::card(&options, &team, &inputs, run);
+    let cards = world.all_gather("benchmark results", &card)?;
+    if world.rank() != 0 {
+        return Ok(None);
+    }
+    report::outcome(report::Run { world, options, inputs: &inputs, ceiling, started_at }, &cards).map(Some)
+}
