@@ -65,7 +65,9 @@ fuzz_target!(|data: &[u8]| {
         Ok(identity) => {
             assert!(identity.rank < identity.world_size && identity.world_size <= MAX_WORLD);
             assert!(identity.root.port != 0 && !identity.root.host.is_empty());
-            assert!(identity.expected_hosts.is_empty() || identity.expected_hosts.len() == identity.world_size);
+            assert!(
+                identity.expected_hosts.is_empty() || identity.expected_hosts.len() == identity.world_size
+            );
             if let (Some(rank), Some(size)) = (identity.local_rank, identity.local_size) {
                 assert!(rank < size && size <= identity.world_size);
             }

@@ -25,7 +25,10 @@ pub fn available_memory() -> Option<u64> {
 
 /// Bytes of private memory of this process that are resident now (`RssAnon`).
 pub fn private_bytes() -> u64 {
-    fs::read_to_string("/proc/self/status").ok().and_then(|text| meminfo_bytes(&text, "RssAnon:")).unwrap_or(0)
+    fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|text| meminfo_bytes(&text, "RssAnon:"))
+        .unwrap_or(0)
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<String> {
@@ -47,7 +50,9 @@ fn last_level_cache() -> u64 {
             let read = |file: &str| {
                 fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{file}")).ok()
             };
-            let (Some(level), Some(size), Some(shared)) = (read("level"), read("size"), read("shared_cpu_list")) else {
+            let (Some(level), Some(size), Some(shared)) =
+                (read("level"), read("size"), read("shared_cpu_list"))
+            else {
                 break;
             };
             if read("type").is_some_and(|kind| kind.trim() == "Instruction") {

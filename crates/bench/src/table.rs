@@ -6,7 +6,7 @@ use std::fmt::Write;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
 use crate::export::{count_text, percent_text, plural, rate_text, time_text};
-use crate::schema::{OpResult, ResultFile, Status, VerifyMode};
+use crate::schema::{OpResult, ResultFile, Span, Status, VerifyMode};
 
 /// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,11 @@ fn table(result: &ResultFile) -> Table {
 /// The cells of one operation, in the order of [`HEADER`].
 fn cells(op: &OpResult, result: &ResultFile) -> [String; 8] {
     [
-        format!("{} {}", op.op, op.dtype),
+        match op.span {
+            // The span that DESIGN's targets are given in; the others are named.
+            Span::Isolated => format!("{} {}", op.op, op.dtype),
+            span => format!("  {span} {}", op.dtype),
+        },
         time_text(op.time_us.p50),
         time_text(op.time_us.p95),
         time_text(op.time_us.max),

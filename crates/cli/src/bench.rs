@@ -26,8 +26,8 @@ struct Stop {
 }
 
 impl Stop {
-    fn usage(message: impl ToString) -> Self {
-        Self { message: message.to_string(), code: 2 }
+    fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 2 }
     }
 }
 
@@ -50,12 +50,13 @@ pub(crate) fn main(args: &BenchArgs) -> u8 {
 fn launch(args: &BenchArgs) -> Result<u8, Stop> {
     let (options, _) = options(args, resolve(args, None)?).with_files_read()?;
     for (path, _) in outputs(args) {
-        export::check_writable(&path).map_err(Stop::usage)?;
+        export::check_writable(&path).map_err(|e| Stop::usage(e.to_string()))?;
     }
     if options.backend == Backend::Cuda {
         return Err(BenchError::from(expertrail::Error::NotBuilt { backend: "cuda" }).into());
     }
-    let program = std::env::current_exe().map_err(|e| Stop { message: format!("finding this program: {e}"), code: 4 })?;
+    let program = std::env::current_exe()
+        .map_err(|e| Stop { message: format!("finding this program: {e}"), code: 4 })?;
     let topology = options.resolved.topology;
     let bar = std::io::stderr().is_terminal();
     let mut launch = LocalLaunch::new(program, topology.ranks())
@@ -83,12 +84,13 @@ fn launch(args: &BenchArgs) -> Result<u8, Stop> {
 /// One rank.
 fn rank(args: &BenchArgs) -> Result<u8, Stop> {
     let cancel = CancelToken::on_signals().unwrap_or_default();
-    let join = JoinOptions { cancel, deadline: args.deadline.max(Duration::from_secs(60)), ..JoinOptions::default() };
+    let join =
+        JoinOptions { cancel, deadline: args.deadline.max(Duration::from_mins(1)), ..JoinOptions::default() };
     let group = Group::from_env_with(&join).map_err(|e| Stop::from(BenchError::from(e)))?;
     let options = options(args, resolve(args, Some(&group))?);
     if group.rank() == 0 {
         for (path, _) in outputs(args) {
-            export::check_writable(&path).map_err(Stop::usage)?;
+            export::check_writable(&path).map_err(|e| Stop::usage(e.to_string()))?;
         }
     }
     let shows_progress = group.rank() == 0 && std::env::var_os(progress::VARIABLE).is_some();
@@ -130,7 +132,10 @@ fn terminal_width() -> Option<usize> {
     if !stdout.is_terminal() {
         return None;
     }
-    rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0)
+    rustix::termios::tcgetwinsize(&stdout)
+        .ok()
+        .map(|size| usize::from(size.ws_col))
+        .filter(|&columns| columns > 0)
 }
 
 fn outputs(args: &BenchArgs) -> Vec<(PathBuf, Format)> {
@@ -149,13 +154,19 @@ fn outputs(args: &BenchArgs) -> Vec<(PathBuf, Format)> {
 fn resolve(args: &BenchArgs, group: Option<&Group>) -> Result<Resolved, Stop> {
     let ranks = match (group.map(Group::size), args.ranks) {
         (Some(size), Some(ranks)) if size != ranks => {
-            return Err(Stop::usage(format!("--ranks {ranks}, but the launcher started {size}; leave --ranks out")));
+            return Err(Stop::usage(format!(
+                "--ranks {ranks}, but the launcher started {size}; leave --ranks out"
+            )));
         }
         (size, ranks) => size.or(ranks).unwrap_or(args.preset.ranks),
     };
     let per_node = match args.nodes {
         Some(nodes) if nodes > 0 && ranks.is_multiple_of(nodes) => Some(ranks / nodes),
-        Some(nodes) => return Err(Stop::usage(format!("--nodes {nodes}: {ranks} ranks do not divide into {nodes} nodes"))),
+        Some(nodes) => {
+            return Err(Stop::usage(format!(
+                "--nodes {nodes}: {ranks} ranks do not divide into {nodes} nodes"
+            )));
+        }
         // Real nodes are not overridden by a preset's declared ones.
         None => args.ranks_per_node.or_else(|| group.filter(|g| g.nodes() > 1).map(Group::local_size)),
     };

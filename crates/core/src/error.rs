@@ -28,7 +28,9 @@ pub enum CoreError {
         limit: usize,
     },
     /// A routing for another number of experts than the communicator has.
-    #[error("the routing chooses among {routing} experts, but the communicator has {placement}; both must be the same")]
+    #[error(
+        "the routing chooses among {routing} experts, but the communicator has {placement}; both must be the same"
+    )]
     OtherExperts {
         /// Experts of the routing.
         routing: usize,
@@ -36,7 +38,9 @@ pub enum CoreError {
         placement: usize,
     },
     /// The hidden size breaks the row rule.
-    #[error("hidden size {hidden}: it must be a multiple of {multiple} between {multiple} and {limit} (rows are moved in units of 16 bytes; FP8 rows have one scale per 128 elements)")]
+    #[error(
+        "hidden size {hidden}: it must be a multiple of {multiple} between {multiple} and {limit} (rows are moved in units of 16 bytes; FP8 rows have one scale per 128 elements)"
+    )]
     Hidden {
         /// Hidden size asked for.
         hidden: usize,
@@ -46,7 +50,9 @@ pub enum CoreError {
         limit: usize,
     },
     /// The top-k breaks its rule.
-    #[error("top-k {top_k} of {experts} experts: it must be between 1 and {limit}, and at most the number of experts")]
+    #[error(
+        "top-k {top_k} of {experts} experts: it must be between 1 and {limit}, and at most the number of experts"
+    )]
     TopK {
         /// Top-k asked for.
         top_k: usize,
@@ -64,7 +70,9 @@ pub enum CoreError {
         limit: usize,
     },
     /// An expert id is neither -1 nor the id of an expert.
-    #[error("routing of token {token}, choice {choice}: expert {id} is out of range; ids are 0 to {last} or -1 for none")]
+    #[error(
+        "routing of token {token}, choice {choice}: expert {id} is out of range; ids are 0 to {last} or -1 for none"
+    )]
     ExpertId {
         /// Token (row) of the routing.
         token: usize,

@@ -51,11 +51,7 @@ impl Arrivals {
     /// The output rows of arrival `arrival` in ascending choice: itself in the by-source layout, one for
     /// each choice of a local expert in the expert-major layout.
     pub fn rows_of(&self, arrival: usize, top_k: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let range = if self.choice_rows.is_empty() {
-            0..0
-        } else {
-            arrival * top_k..(arrival + 1) * top_k
-        };
+        let range = if self.choice_rows.is_empty() { 0..0 } else { arrival * top_k..(arrival + 1) * top_k };
         self.choice_rows[range]
             .iter()
             .enumerate()

@@ -97,7 +97,12 @@ pub fn dispatch<R: std::borrow::Borrow<Routing>>(
 /// partials of each node are added in ascending local rank from +0 and rounded to BF16 (the own node's
 /// too), then the node sums are added in ascending node, and rounded. `partials` must be in ascending rank;
 /// all rows and `out` have the same length.
-pub fn combine_token(topology: &Topology, biases: &[&[Bf16]], partials: &[(usize, &[Bf16])], out: &mut [Bf16]) {
+pub fn combine_token(
+    topology: &Topology,
+    biases: &[&[Bf16]],
+    partials: &[(usize, &[Bf16])],
+    out: &mut [Bf16],
+) {
     let mut sum = vec![0f32; out.len()];
     for bias in biases {
         add(&mut sum, bias);

@@ -84,7 +84,10 @@ impl Plan {
     pub fn new(routing: &Routing, placement: &Placement, layout: Layout) -> Result<Self> {
         layout.check()?;
         if routing.experts() != placement.experts() {
-            return Err(CoreError::OtherExperts { routing: routing.experts(), placement: placement.experts() });
+            return Err(CoreError::OtherExperts {
+                routing: routing.experts(),
+                placement: placement.experts(),
+            });
         }
         let rank_of: Vec<u32> = (0..placement.experts()).map(|e| placement.rank_of(e) as u32).collect();
         let mut plan = Self {

@@ -82,10 +82,7 @@ impl Shape {
             return Err(CoreError::Hidden { hidden: self.hidden, multiple, limit: MAX_HIDDEN });
         }
         if self.experts == 0 || self.experts > crate::placement::MAX_EXPERTS {
-            return Err(CoreError::Experts {
-                experts: self.experts,
-                limit: crate::placement::MAX_EXPERTS,
-            });
+            return Err(CoreError::Experts { experts: self.experts, limit: crate::placement::MAX_EXPERTS });
         }
         if self.top_k == 0 || self.top_k > MAX_TOP_K || self.top_k > self.experts {
             return Err(CoreError::TopK { top_k: self.top_k, experts: self.experts, limit: MAX_TOP_K });

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use expertrail_core::{Bf16, Handle, Routing, Shape, Topology};
 use expertrail_group::{CancelToken, Group};
-use expertrail_host::{Combine, Combined, Dispatch, HostCommunicator, HostConfig, Payload, Received, Rows, Simd, Stores};
+use expertrail_host::{
+    Combine, Combined, Dispatch, HostCommunicator, HostConfig, Payload, Received, Rows, Simd, Stores,
+};
 
 use crate::error::{Error, Result};
 
@@ -166,7 +168,7 @@ impl Communicator {
             ranks_per_node: None,
             shape: Shape { max_tokens: 0, hidden: 0, top_k: 0, experts: 0 },
             live_outputs: 2,
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_mins(1),
             simd: None,
             stores: None,
             memory_limit: None,

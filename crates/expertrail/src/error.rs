@@ -21,7 +21,9 @@ pub enum Error {
     #[error(transparent)]
     Host(#[from] HostError),
     /// The backend asked for is not part of this build.
-    #[error("the {backend} backend is not built yet; use `host` (or `auto`), which moves the same rows on CPUs")]
+    #[error(
+        "the {backend} backend is not built yet; use `host` (or `auto`), which moves the same rows on CPUs"
+    )]
     NotBuilt {
         /// Which backend.
         backend: &'static str,

@@ -128,7 +128,7 @@ pub enum GroupError {
         reason: String,
     },
     /// A rank ended without leaving.
-    #[error("{peer} died, or ended without leaving the group, {}; see its own output for the cause", during(.phase))]
+    #[error("{peer} died, was cut off, or ended without leaving the group, {}; see its own output for the cause", during(.phase))]
     Died {
         /// The dead rank.
         peer: Peer,

@@ -46,7 +46,7 @@ impl HostConfig {
             topology,
             shape,
             live_outputs: 2,
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_mins(1),
             simd: None,
             stores: None,
             memory_limit: None,
@@ -86,7 +86,9 @@ pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
     let cards = cards
         .iter()
         .enumerate()
-        .map(|(peer, bytes)| Card::decode(bytes).map_err(|reason| HostError::PeerBuild { rank, peer, reason }))
+        .map(|(peer, bytes)| {
+            Card::decode(bytes).map_err(|reason| HostError::PeerBuild { rank, peer, reason })
+        })
         .collect::<Result<Vec<Card>>>()?;
     agree(&cards)?;
 
@@ -218,15 +220,23 @@ impl Sizes {
 fn watch(rank: usize, cards: &[Card], controls: &[Control]) -> Result<Option<DeathWatch>> {
     let own_pid = std::process::id();
     // Ranks that are threads of one process (tests) end with it; nothing to watch.
-    let peers: Vec<(usize, u32)> =
-        cards.iter().enumerate().filter(|(_, c)| c.at.pid != own_pid).map(|(peer, c)| (peer, c.at.pid)).collect();
+    let peers: Vec<(usize, u32)> = cards
+        .iter()
+        .enumerate()
+        .filter(|(_, c)| c.at.pid != own_pid)
+        .map(|(peer, c)| (peer, c.at.pid))
+        .collect();
     if peers.is_empty() {
         return Ok(None);
     }
     let controls = controls.to_vec();
     DeathWatch::new(peers, move |peer| World::peer_ended(&controls[rank], &controls[peer], rank, peer))
         .map(Some)
-        .map_err(|error| HostError::System { rank, what: "watching peers".to_owned(), reason: error.to_string() })
+        .map_err(|error| HostError::System {
+            rank,
+            what: "watching peers".to_owned(),
+            reason: error.to_string(),
+        })
 }
 
 /// What the ranks tell each other at build. Fixed little-endian words, then two texts.
@@ -296,9 +306,9 @@ impl Card {
         match *kind {
             CARD_OK if rest.len() >= 8 * CARD_WORDS => {
                 let (words, texts) = rest.split_at(8 * CARD_WORDS);
-                let mut words = words.chunks_exact(8).map(|word| {
-                    word.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
-                });
+                let mut words = words
+                    .chunks_exact(8)
+                    .map(|word| word.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte)));
                 let mut next = || words.next().unwrap_or_default();
                 let (boot, host) = std::str::from_utf8(texts)
                     .ok()

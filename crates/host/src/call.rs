@@ -52,12 +52,24 @@ pub struct Dispatch<'a> {
 impl<'a> Dispatch<'a> {
     /// Sends `payload` by `routing`, which must have as many tokens.
     pub fn new(payload: Payload<'a>, routing: &'a Routing) -> Self {
-        Self { payload, route: Route::Routing(routing), weights: None, layout: Layout::BySource, worst_case_rows: None }
+        Self {
+            payload,
+            route: Route::Routing(routing),
+            weights: None,
+            layout: Layout::BySource,
+            worst_case_rows: None,
+        }
     }
 
     /// Sends another payload the way of an earlier dispatch.
     pub fn cached(payload: Payload<'a>, handle: &'a Handle) -> Self {
-        Self { payload, route: Route::Cached(handle), weights: None, layout: handle.layout(), worst_case_rows: None }
+        Self {
+            payload,
+            route: Route::Cached(handle),
+            weights: None,
+            layout: handle.layout(),
+            worst_case_rows: None,
+        }
     }
 
     /// Carries router weights along, `[tokens, top_k]`.

@@ -90,19 +90,19 @@ impl HostCommunicator {
         let clock = Instant::now();
         let wait = world.wait(Phase::CombineNotify, epoch);
         let records = self.announce(&mut state, wait, &record, [&[]; 2])?;
-        let sources = self.finish_or_fail(&mut state, Sources::new(world, args, &records))?;
+        let sources = state.keep(Sources::new(world, args, &records))?;
         let notify = clock.elapsed();
 
         let clock = Instant::now();
         let weights = sources.gather_weights(args.handle, world.shape.top_k);
         let reduced = self.reduce(args, &sources, out, epoch);
-        self.finish_or_fail(&mut state, reduced)?;
+        state.keep(reduced)?;
         let reduce = clock.elapsed();
 
         let clock = Instant::now();
         world.own().set_done(epoch);
         let wait = world.wait(Phase::CombineDone, epoch);
-        self.finish_or_fail(&mut state, world.wait_done(wait, epoch))?;
+        state.keep(world.wait_done(wait, epoch))?;
         Ok(Combined { rows: None, weights, phases: CombinePhases { notify, reduce, wait: clock.elapsed() } })
     }
 
@@ -208,7 +208,12 @@ fn check(world: &World, args: &Combine<'_>, out: &[Bf16]) -> std::result::Result
     let received = |n| format!("dispatch gave {} rows, {n}", handle.rows());
     if args.rows.len() < handle.rows() * hidden {
         // More is allowed: a worst-case output has spare rows.
-        expect("rows to combine", args.rows.len(), handle.rows() * hidden, received(format!("hidden {hidden}")))?;
+        expect(
+            "rows to combine",
+            args.rows.len(),
+            handle.rows() * hidden,
+            received(format!("hidden {hidden}")),
+        )?;
     }
     expect("combined rows", out.len(), handle.tokens() * hidden, sent(format!("hidden {hidden}")))?;
     if let Some(weights) = args.row_weights {
@@ -226,7 +231,11 @@ fn check(world: &World, args: &Combine<'_>, out: &[Bf16]) -> std::result::Result
     if let Some(weights) = args.topk_weights {
         let want = handle.arrivals().source_tokens.len() * world.shape.top_k;
         if weights.len() < want {
-            let why = format!("{} tokens arrived, top-k {}", handle.arrivals().source_tokens.len(), world.shape.top_k);
+            let why = format!(
+                "{} tokens arrived, top-k {}",
+                handle.arrivals().source_tokens.len(),
+                world.shape.top_k
+            );
             expect("top-k weights to combine", weights.len(), want, why)?;
         }
     }

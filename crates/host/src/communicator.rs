@@ -95,7 +95,10 @@ impl HostCommunicator {
         self.world.segment().resident_bytes()
     }
 
-    /// The failure that ended this communicator, if one did. Not collective.
+    /// Whether the communicator is alive. Not collective.
+    ///
+    /// # Errors
+    /// The failure that ended it.
     pub fn status(&self) -> Result<()> {
         if let Some(error) = &self.state().failed {
             return Err(error.clone());
@@ -166,8 +169,8 @@ impl HostCommunicator {
         counts: [&[u32]; 2],
     ) -> Result<Vec<Record>> {
         let (world, epoch) = (&self.world, state.epoch);
-        self.finish_or_fail(state, self.publish(wait, record, counts))?;
-        self.finish_or_fail(state, world.wait_notified(wait))?;
+        state.keep(self.publish(wait, record, counts))?;
+        state.keep(world.wait_notified(wait))?;
         let records: Vec<Record> = world.controls.iter().map(|control| control.read_record(epoch)).collect();
         let refused = |r: &Record| r.signature == Signature::REFUSED.0;
         let differs = |r: &Record| (r.signature, r.origin) != (records[0].signature, records[0].origin);
@@ -198,17 +201,19 @@ impl HostCommunicator {
     pub(crate) fn refuse(&self, state: &mut State, error: CoreError) -> HostError {
         let wait = self.world.wait(Phase::Idle, state.epoch);
         let record = Record { signature: Signature::REFUSED.0, ..Record::default() };
-        if let Err(failed) = self.finish_or_fail(state, self.publish(wait, &record, [&[]; 2])) {
+        if let Err(failed) = state.keep(self.publish(wait, &record, [&[]; 2])) {
             return failed;
         }
         self.world.own().set_done(state.epoch);
         HostError::Misuse { rank: self.world.rank, error }
     }
+}
 
+impl State {
     /// Remembers an error that ends the communicator: every later call gives it again.
-    pub(crate) fn finish_or_fail<T>(&self, state: &mut State, result: Result<T>) -> Result<T> {
+    pub(crate) fn keep<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error @ HostError::Failed { .. }) = &result {
-            state.failed = Some(error.clone());
+            self.failed = Some(error.clone());
         }
         result
     }

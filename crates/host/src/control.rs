@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::flag::{Bell, SharedFutex};
+use crate::flag::Bell;
+use crate::futex::SharedFutex;
 use crate::segment::Segment;
 
 /// First word of a segment; the last digits are the layout's version.
@@ -261,7 +262,15 @@ mod tests {
     fn records_and_counts_of_two_calls_live_side_by_side() {
         let layout = ControlLayout::new(2, 3);
         let control = Control::new(Arc::new(Segment::create(0, layout.bytes).unwrap()), layout);
-        let record = |n| Record { signature: n, origin: n + 1, base: n + 2, bytes: n + 3, fallback: n + 4, fixed_rows: n + 5, weights: n + 6 };
+        let record = |n| Record {
+            signature: n,
+            origin: n + 1,
+            base: n + 2,
+            bytes: n + 3,
+            fallback: n + 4,
+            fixed_rows: n + 5,
+            weights: n + 6,
+        };
         control.write_record(6, &record(60));
         control.write_record(7, &record(70));
         control.write_counts(6, [&[1, 2], &[3, 4, 5]]);

@@ -101,7 +101,10 @@ mod x86 {
                 at += 256;
             }
             while at + 64 <= bytes {
-                _mm512_stream_si512(dst.add(at).cast::<__m512i>(), _mm512_loadu_si512(src.add(at).cast::<__m512i>()));
+                _mm512_stream_si512(
+                    dst.add(at).cast::<__m512i>(),
+                    _mm512_loadu_si512(src.add(at).cast::<__m512i>()),
+                );
                 at += 64;
             }
             std::ptr::copy_nonoverlapping(src.add(at), dst.add(at), bytes - at);

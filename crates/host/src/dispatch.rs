@@ -77,9 +77,9 @@ impl HostCommunicator {
         let records = self.announce(&mut state, wait, &record, counts)?;
         let matrix = match prepared.cached {
             Some(handle) => Cow::Borrowed(handle.matrix()),
-            None => Cow::Owned(self.finish_or_fail(&mut state, read_matrix(world, epoch, prepared.layout))?),
+            None => Cow::Owned(state.keep(read_matrix(world, epoch, prepared.layout))?),
         };
-        let targets = self.finish_or_fail(&mut state, targets(world, &prepared, &matrix, &records))?;
+        let targets = state.keep(targets(world, &prepared, &matrix, &records))?;
         let targets = match targets {
             Ok(targets) => targets,
             // Every rank sees the same counts and records, so every rank gives up here.
@@ -102,7 +102,7 @@ impl HostCommunicator {
         let clock = Instant::now();
         world.own().set_done(epoch);
         let wait = world.wait(Phase::DispatchData, epoch);
-        self.finish_or_fail(&mut state, world.wait_done(wait, epoch))?;
+        state.keep(world.wait_done(wait, epoch))?;
         phases.wait = clock.elapsed();
 
         let clock = Instant::now();
@@ -159,7 +159,8 @@ fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepar
     if let Some(weights) = args.weights {
         if cached.is_some() {
             return Err(CoreError::Handle(
-                "a cached dispatch carries no weights: they came with the dispatch that made the handle".to_owned(),
+                "a cached dispatch carries no weights: they came with the dispatch that made the handle"
+                    .to_owned(),
             ));
         }
         expect("weights", weights.len(), tokens * shape.top_k, &format!("top-k {}", shape.top_k))?;
@@ -172,7 +173,16 @@ fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepar
         weights: args.weights.is_some(),
     };
     let fixed_rows = args.worst_case_rows;
-    Ok(Prepared { payload: args.payload, plan, cached, routing, weights: args.weights, kind, layout: args.layout, fixed_rows })
+    Ok(Prepared {
+        payload: args.payload,
+        plan,
+        cached,
+        routing,
+        weights: args.weights,
+        kind,
+        layout: args.layout,
+        fixed_rows,
+    })
 }
 
 /// Takes a slice for what will probably arrive: a quarter more than this rank sends itself or last received,
@@ -180,20 +190,19 @@ fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepar
 /// fallback.
 fn reserve(world: &World, prepared: &Prepared<'_>, stats: &Stats) -> Option<Range> {
     let generous = |n: usize| n + n / 4 + 64;
-    let (mut rows, mut arrivals) = match prepared.cached {
-        Some(handle) => (handle.rows(), handle.arrivals().source_tokens.len()),
-        None => {
-            let arrivals = generous(prepared.plan.copies().max(stats.last_arrivals));
-            let rows = match prepared.layout {
-                Layout::BySource => arrivals,
-                Layout::ExpertMajor { alignment } => {
-                    let choices: u32 = prepared.plan.expert_counts().iter().sum();
-                    let padding = alignment * world.placement.experts_of(world.rank).len();
-                    generous((choices as usize / world.ranks()).max(stats.last_rows)) + padding
-                }
-            };
-            (rows, arrivals)
-        }
+    let (mut rows, mut arrivals) = if let Some(handle) = prepared.cached {
+        (handle.rows(), handle.arrivals().source_tokens.len())
+    } else {
+        let arrivals = generous(prepared.plan.copies().max(stats.last_arrivals));
+        let rows = match prepared.layout {
+            Layout::BySource => arrivals,
+            Layout::ExpertMajor { alignment } => {
+                let choices: u32 = prepared.plan.expert_counts().iter().sum();
+                let padding = alignment * world.placement.experts_of(world.rank).len();
+                generous((choices as usize / world.ranks()).max(stats.last_rows)) + padding
+            }
+        };
+        (rows, arrivals)
     };
     if let Some(fixed) = prepared.fixed_rows {
         rows = fixed;
@@ -234,7 +243,12 @@ type Targets = std::result::Result<Vec<Target>, HostError>;
 
 /// Finds every destination's output. The outer error is a peer's impossible record; the inner one a too small
 /// output, which all ranks see alike.
-fn targets(world: &World, prepared: &Prepared<'_>, matrix: &CountMatrix, records: &[Record]) -> Result<Targets> {
+fn targets(
+    world: &World,
+    prepared: &Prepared<'_>,
+    matrix: &CountMatrix,
+    records: &[Record],
+) -> Result<Targets> {
     for (rank, record) in records.iter().enumerate() {
         if record.fixed_rows != NOWHERE && (record.fixed_rows as usize) < matrix.rows(rank) {
             let given = record.fixed_rows as usize;
@@ -262,7 +276,13 @@ fn targets(world: &World, prepared: &Prepared<'_>, matrix: &CountMatrix, records
 ///
 /// # Safety
 /// `targets` must be the outputs of the ranks for the counts in `matrix`.
-unsafe fn send(world: &World, prepared: &Prepared<'_>, matrix: &CountMatrix, targets: &[Target], copier: Copier) {
+unsafe fn send(
+    world: &World,
+    prepared: &Prepared<'_>,
+    matrix: &CountMatrix,
+    targets: &[Target],
+    copier: Copier,
+) {
     let hidden = prepared.kind.hidden;
     let row_bytes = prepared.kind.dtype.row_bytes(hidden);
     let scales_per_row = prepared.kind.dtype.scales_per_row(hidden);
@@ -330,7 +350,13 @@ struct Landed {
     epoch: u64,
 }
 
-fn receive(world: &Arc<World>, prepared: Prepared<'_>, matrix: Cow<'_, CountMatrix>, landed: Landed, stats: &mut Stats) -> Received {
+fn receive(
+    world: &Arc<World>,
+    prepared: Prepared<'_>,
+    matrix: Cow<'_, CountMatrix>,
+    landed: Landed,
+    stats: &mut Stats,
+) -> Received {
     let (rows, entries) = extent(&matrix, world.rank, &landed.record);
     let layout = OutputLayout::new(&prepared.kind, rows, entries);
     let mut kept = None;
@@ -339,18 +365,24 @@ fn receive(world: &Arc<World>, prepared: Prepared<'_>, matrix: Cow<'_, CountMatr
     }
     let memory = kept.unwrap_or_else(|| copy_out(world, &landed.record, layout.bytes, stats));
 
-    let handle = match prepared.cached {
-        Some(handle) => handle.clone(),
-        None => {
-            let arrivals = arrivals(world, &prepared, &matrix, &memory, &layout);
-            stats.last_arrivals = arrivals.source_tokens.len();
-            stats.last_rows = arrivals.rows;
-            let origin = Origin { communicator: world.token, epoch: landed.epoch };
-            Handle::new(origin, world.rank, prepared.plan.into_owned(), matrix.into_owned(), arrivals)
-        }
+    let handle = if let Some(handle) = prepared.cached {
+        handle.clone()
+    } else {
+        let arrivals = arrivals(world, &prepared, &matrix, &memory, &layout);
+        stats.last_arrivals = arrivals.source_tokens.len();
+        stats.last_rows = arrivals.rows;
+        let origin = Origin { communicator: world.token, epoch: landed.epoch };
+        Handle::new(origin, world.rank, prepared.plan.into_owned(), matrix.into_owned(), arrivals)
     };
-    let mut received =
-        Received { memory, layout, kind: prepared.kind, rows, entries, handle, phases: DispatchPhases::default() };
+    let mut received = Received {
+        memory,
+        layout,
+        kind: prepared.kind,
+        rows,
+        entries,
+        handle,
+        phases: DispatchPhases::default(),
+    };
     complete(world, &mut received);
     received
 }
@@ -368,7 +400,13 @@ fn copy_out(world: &Arc<World>, record: &Record, bytes: usize, stats: &mut Stats
 }
 
 /// What arrived, from the counts and the carried ids and tokens.
-fn arrivals(world: &World, prepared: &Prepared<'_>, matrix: &CountMatrix, memory: &Memory, layout: &OutputLayout) -> Arrivals {
+fn arrivals(
+    world: &World,
+    prepared: &Prepared<'_>,
+    matrix: &CountMatrix,
+    memory: &Memory,
+    layout: &OutputLayout,
+) -> Arrivals {
     let (count, top_k) = (matrix.arrivals(world.rank), prepared.kind.top_k);
     // SAFETY: every source has written its arrivals' tokens and ids, and released them before `done`.
     let (tokens, ids) = unsafe {
@@ -419,7 +457,11 @@ fn complete(world: &World, received: &mut Received) {
                         // SAFETY: two different rows of this rank's own output, which all writers have left.
                         unsafe {
                             let part = base.add(offset);
-                            std::ptr::copy_nonoverlapping(part.add(from * bytes), part.add(row * bytes), bytes);
+                            std::ptr::copy_nonoverlapping(
+                                part.add(from * bytes),
+                                part.add(row * bytes),
+                                bytes,
+                            );
                         }
                     }
                 }

@@ -134,7 +134,9 @@ pub enum HostError {
         epoch: u64,
     },
     /// Ranks made different calls; nothing moved and the communicator goes on.
-    #[error("call {epoch} differs between ranks: rank {a} called {a_call}, rank {b} called {b_call}; every rank must make the same calls in the same order")]
+    #[error(
+        "call {epoch} differs between ranks: rank {a} called {a_call}, rank {b} called {b_call}; every rank must make the same calls in the same order"
+    )]
     Mismatch {
         /// The call's number.
         epoch: u64,
@@ -148,7 +150,9 @@ pub enum HostError {
         b_call: String,
     },
     /// A worst-case output is too small; nothing moved and the communicator goes on.
-    #[error("rank {rank} gave room for {given} rows but receives {needed}; give worst_case_rows of at least {needed}")]
+    #[error(
+        "rank {rank} gave room for {given} rows but receives {needed}; give worst_case_rows of at least {needed}"
+    )]
     TooSmall {
         /// The rank whose output is too small.
         rank: usize,
@@ -166,7 +170,9 @@ pub enum HostError {
         failure: Failure,
     },
     /// Ranks built communicators of different shapes.
-    #[error("ranks disagree about {what}: rank {a} has {a_value}, rank {b} has {b_value}; every rank must build with the same settings")]
+    #[error(
+        "ranks disagree about {what}: rank {a} has {a_value}, rank {b} has {b_value}; every rank must build with the same settings"
+    )]
     Disagree {
         /// Which setting.
         what: &'static str,
@@ -180,7 +186,9 @@ pub enum HostError {
         b_value: String,
     },
     /// Ranks are on different machines.
-    #[error("ranks {a} (host {a_host}) and {b} (host {b_host}) do not share memory: the CPU backend joins ranks of one machine; use `--scope node`, or one machine")]
+    #[error(
+        "ranks {a} (host {a_host}) and {b} (host {b_host}) do not share memory: the CPU backend joins ranks of one machine; use `--scope node`, or one machine"
+    )]
     NotOneHost {
         /// One rank.
         a: usize,
@@ -192,7 +200,9 @@ pub enum HostError {
         b_host: String,
     },
     /// A peer's segment could not be opened.
-    #[error("rank {rank} cannot open the memory of rank {peer} (process {pid}) through {path}: {reason}; ranks must run as one user and see each other's processes (one PID namespace)")]
+    #[error(
+        "rank {rank} cannot open the memory of rank {peer} (process {pid}) through {path}: {reason}; ranks must run as one user and see each other's processes (one PID namespace)"
+    )]
     Segment {
         /// This rank.
         rank: usize,
@@ -216,7 +226,9 @@ pub enum HostError {
         reason: String,
     },
     /// A peer announced memory that it does not have.
-    #[error("rank {rank}: rank {peer} announced {bytes} bytes at offset {offset}, outside of its segment; the ranks do not run the same program")]
+    #[error(
+        "rank {rank}: rank {peer} announced {bytes} bytes at offset {offset}, outside of its segment; the ranks do not run the same program"
+    )]
     Record {
         /// This rank.
         rank: usize,
@@ -228,7 +240,9 @@ pub enum HostError {
         bytes: usize,
     },
     /// There is not enough memory for the segments.
-    #[error("shared memory too small: {ranks} ranks need about {needed} each, {total} in all on this host, but {limit} are available ({source_of_limit}); use fewer ranks, tokens or a smaller hidden size")]
+    #[error(
+        "shared memory too small: {ranks} ranks need about {needed} each, {total} in all on this host, but {limit} are available ({source_of_limit}); use fewer ranks, tokens or a smaller hidden size"
+    )]
     SharedMemory {
         /// Ranks on this host.
         ranks: usize,
@@ -242,7 +256,9 @@ pub enum HostError {
         source_of_limit: String,
     },
     /// One row for every peer does not fit the combine staging.
-    #[error("combine staging of 32 MiB has no room for one row of {row_bytes} bytes from each of {ranks} ranks; use a smaller hidden size or fewer ranks")]
+    #[error(
+        "combine staging of 32 MiB has no room for one row of {row_bytes} bytes from each of {ranks} ranks; use a smaller hidden size or fewer ranks"
+    )]
     Staging {
         /// Bytes of a staged row.
         row_bytes: usize,

@@ -4,6 +4,10 @@
 //! final place at the receiver; combine reads rows where they lie, or through a small window. Nothing has a name in
 //! the file system, so nothing is left behind when a rank or the launcher is killed.
 
+/// Where the doorbell takes its atomics from; its model takes loom's.
+mod atomics {
+    pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
+}
 mod build;
 mod call;
 mod combine;
@@ -13,6 +17,7 @@ pub mod copy;
 mod dispatch;
 mod error;
 mod flag;
+mod futex;
 mod memory;
 mod output;
 mod pool;

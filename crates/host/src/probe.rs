@@ -21,7 +21,8 @@ impl CopyProbe {
     /// # Errors
     /// [`HostError::System`](crate::HostError::System) when there is no memory for them.
     pub fn new(rank: usize, bytes: usize, simd: Simd) -> Result<Self> {
-        let probe = Self { source: Segment::create(rank, bytes)?, target: Segment::create(rank, bytes)?, simd };
+        let probe =
+            Self { source: Segment::create(rank, bytes)?, target: Segment::create(rank, bytes)?, simd };
         for segment in [&probe.source, &probe.target] {
             // SAFETY: the whole of an own segment that nobody else maps.
             unsafe { segment.base().write_bytes(0x5A, segment.bytes()) };

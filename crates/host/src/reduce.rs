@@ -1,4 +1,8 @@
 //! Sums of BF16 rows with f32 accumulators, in the order and with the roundings of DESIGN 5.5.
+#![allow(
+    clippy::inline_always,
+    reason = "one body is compiled for several instruction sets: it must be inlined into each caller"
+)]
 
 use expertrail_core::Bf16;
 
@@ -242,7 +246,7 @@ mod tests {
             for (count, hidden) in [(1, 8), (3, 200), (8, 264)] {
                 let data = rows(count, hidden, 99);
                 let weights: Vec<f32> = (0..count).map(|i| 0.1 + i as f32 * 0.37).collect();
-                let pointers: Vec<_> = data.iter().map(|r| r.as_ptr()).collect();
+                let pointers: Vec<_> = data.iter().map(Vec::as_ptr).collect();
                 for weights in [&weights[..], &[]] {
                     let with: Vec<(Option<f32>, &[Bf16])> =
                         data.iter().enumerate().map(|(i, r)| (weights.get(i).copied(), &r[..])).collect();

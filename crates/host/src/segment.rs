@@ -43,7 +43,8 @@ impl Segment {
     /// Maps a peer's segment of `bytes` bytes.
     pub(crate) fn open(rank: usize, peer: usize, at: PeerFd, bytes: usize) -> Result<Self> {
         let path = format!("/proc/{}/fd/{}", at.pid, at.fd);
-        let failed = |reason: String| HostError::Segment { rank, peer, pid: at.pid, path: path.clone(), reason };
+        let failed =
+            |reason: String| HostError::Segment { rank, peer, pid: at.pid, path: path.clone(), reason };
         let file = File::options().read(true).write(true).open(&path).map_err(|e| failed(e.to_string()))?;
         let found = file.metadata().map_err(|e| failed(e.to_string()))?.len();
         if found != bytes as u64 {

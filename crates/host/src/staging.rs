@@ -9,7 +9,7 @@
 use expertrail_core::Bf16;
 
 use crate::error::{HostError, Phase, Result};
-use crate::flag::SharedFutex;
+use crate::futex::SharedFutex;
 use crate::world::{Wait, World};
 
 /// Bytes of staging in a segment (the limit).
@@ -87,7 +87,11 @@ impl<'a> Exchange<'a> {
             }
             let now = self.free(source, pushed).min(rows - pushed).min(BATCH as u32);
             for index in pushed..pushed + now {
-                fill(source, index as usize, self.rings.slot(self.world, self.world.rank, source, index as usize).cast());
+                fill(
+                    source,
+                    index as usize,
+                    self.rings.slot(self.world, self.world.rank, source, index as usize).cast(),
+                );
             }
             if now > 0 {
                 self.to_push[source].1 += now;

@@ -8,7 +8,7 @@ use expertrail_group::CancelToken;
 
 use crate::control::Control;
 use crate::error::{Cause, Failure, HostError, Phase, Result};
-use crate::flag::SharedFutex;
+use crate::futex::SharedFutex;
 use crate::pool::Pool;
 use crate::segment::Segment;
 use crate::simd::Simd;

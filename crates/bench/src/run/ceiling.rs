@@ -26,7 +26,8 @@ pub(crate) fn measure(world: &Group, team: &Team) -> Result<Measured, BenchError
     let allowed = machine::available_memory().map_or(wanted, |bytes| bytes / 4);
     // All ranks must use the same size; the least any rank would is safe for all.
     let offers = world.all_gather("ceiling size", &wanted.min(allowed).to_le_bytes())?;
-    let total = offers.iter().filter_map(|b| b.as_slice().try_into().ok()).map(u64::from_le_bytes).min().unwrap_or(0);
+    let total =
+        offers.iter().filter_map(|b| b.as_slice().try_into().ok()).map(u64::from_le_bytes).min().unwrap_or(0);
     // Ranks of several hosts each load their own machine.
     let processes = world.local_size().max(1) as u64;
     let each = (total / processes / 2).max(1 << 20) as usize;
@@ -46,6 +47,7 @@ pub(crate) fn measure(world: &Group, team: &Team) -> Result<Measured, BenchError
         }
     }
     let gbps = |seconds: f64| probe.bytes() as f64 / seconds / 1e9;
-    let ceiling = Ceiling::new(gbps(best[0]), gbps(best[1]), 2 * each as u64 * processes, world.size() as u64);
+    let ceiling =
+        Ceiling::new(gbps(best[0]), gbps(best[1]), 2 * each as u64 * processes, world.size() as u64);
     Ok(Measured { ceiling, beyond_cache: ceiling.working_set_bytes > 4 * llc })
 }

@@ -103,7 +103,7 @@ impl Inputs {
         options: &Options,
         team: &Team,
         rotation: Rotation,
-        files: Option<Vec<Routing>>,
+        files: Option<&[Routing]>,
     ) -> Result<Self, BenchError> {
         let (shape, me) = (options.resolved.shape, team.me());
         let spec = options.spec();
@@ -118,7 +118,7 @@ impl Inputs {
         };
         let sets = if files.is_some() { 1 } else { rotation.token_sets };
         for set in 0..sets as u64 {
-            let all = match &files {
+            let all = match files {
                 Some(files) => team.ranks.iter().map(|&rank| files[rank].clone()).collect(),
                 None => team
                     .ranks
@@ -127,7 +127,10 @@ impl Inputs {
                     .collect::<Result<Vec<_>, _>>()?,
             };
             inputs.traffic.push(account::rank_traffic(&team.topology, &team.placement, &all[me], me)?);
-            let weights = all.iter().zip(&team.ranks).map(|(r, &rank)| workload::weights(r, options.seed, (rank, set), true));
+            let weights = all
+                .iter()
+                .zip(&team.ranks)
+                .map(|(r, &rank)| workload::weights(r, options.seed, (rank, set), true));
             inputs.weights.push(weights.collect());
             inputs.routings.push(all);
         }
@@ -143,7 +146,12 @@ impl Inputs {
 
     /// Names a token's row.
     pub(crate) fn token_key(&self, rank: usize, set: usize, token: usize) -> RowKey {
-        RowKey { seed: self.seed, tensor: Tensor::Tokens, rank: rank as u32, index: (set as u64) << 32 | token as u64 }
+        RowKey {
+            seed: self.seed,
+            tensor: Tensor::Tokens,
+            rank: rank as u32,
+            index: (set as u64) << 32 | token as u64,
+        }
     }
 
     /// Names a row of expert output.
@@ -165,7 +173,9 @@ impl Inputs {
             Dtype::Fp8E4m3 => {
                 let per_row = Dtype::Fp8E4m3.scales_per_row(hidden);
                 let (mut codes, mut scales) = (vec![0u8; tokens * hidden], vec![0f32; tokens * per_row]);
-                for (token, (q, s)) in codes.chunks_exact_mut(hidden).zip(scales.chunks_exact_mut(per_row)).enumerate() {
+                for (token, (q, s)) in
+                    codes.chunks_exact_mut(hidden).zip(scales.chunks_exact_mut(per_row)).enumerate()
+                {
                     workload::fill_row_fp8(self.token_key(rank, set, token), q, s);
                 }
                 Tokens::Fp8(codes, scales)

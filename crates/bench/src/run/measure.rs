@@ -166,7 +166,8 @@ impl Bench<'_> {
             for call in 0..calls {
                 let set = call % sets;
                 let handle = &handles[set];
-                let rows = &self.inputs.experts(set).rows()[..handle.rows() * self.options.resolved.shape.hidden];
+                let rows =
+                    &self.inputs.experts(set).rows()[..handle.rows() * self.options.resolved.shape.hidden];
                 comm.combine_with(&Combine::new(rows, handle))?;
             }
             self.chain("combine", micros(clock.elapsed()) / calls as f64);

@@ -158,12 +158,12 @@ pub fn run(
     let team = Team { comm, ranks: members, topology: team_topology, placement };
 
     let ceiling = ceiling::measure(world, &team)?;
-    let inputs = inputs::Inputs::make(&options, &team, rotation, files)?;
+    let inputs = inputs::Inputs::make(&options, &team, rotation, files.as_deref())?;
     let run = measure::measure(&options, &team, &inputs, progress)?;
     let card = report::card(&options, &team, &inputs, run);
     let cards = world.all_gather("benchmark results", &card)?;
     if world.rank() != 0 {
         return Ok(None);
     }
-    report::outcome(report::Run { world, options, inputs: &inputs, ceiling, started_at }, &cards).map(Some)
+    report::outcome(&report::Run { world, options, inputs: &inputs, ceiling, started_at }, &cards).map(Some)
 }

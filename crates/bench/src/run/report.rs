@@ -12,12 +12,12 @@ use super::measure::{Samples, Samples1};
 use super::verify::Tally;
 use super::{BenchError, CombineInput, Options, Team};
 use crate::guide::{self, Banner, Sums};
+use crate::machine;
 use crate::preset::Scope;
 use crate::schema::{
-    Backend, Host, Memory, Op, OpKey, OpRun, RankRun, Received, ResultFile, SCHEMA_ID, Settings, Span, Status,
-    Tool, TopologyInfo, Verification, VerifyMode,
+    Backend, Host, Memory, Op, OpKey, OpRun, RankRun, Received, ResultFile, SCHEMA_ID, Settings, Span,
+    Status, Tool, TopologyInfo, Verification, VerifyMode,
 };
-use crate::machine;
 
 /// What the library may use beyond inputs and outputs.
 const MEMORY_ALLOWANCE: u64 = 96 << 20;
@@ -79,7 +79,7 @@ pub(crate) struct Run<'a> {
     pub(crate) started_at: String,
 }
 
-pub(crate) fn outcome(run: Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, BenchError> {
+pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, BenchError> {
     let cards = cards
         .iter()
         .enumerate()
@@ -94,8 +94,8 @@ pub(crate) fn outcome(run: Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, BenchE
         peak_bytes_per_rank: cards.iter().map(|c| c.samples.peak_bytes).collect(),
         budget_bytes: cards.iter().map(|c| c.input_bytes + c.samples.output_bytes + MEMORY_ALLOWANCE).max(),
     };
-    let warnings = warnings(&run, &cards, &memory);
-    let ops = ops(&run, &cards)?;
+    let warnings = warnings(run, &cards, &memory);
+    let ops = ops(run, &cards)?;
     if verdict.status == Status::Pass && ops.iter().any(|op| op.time_us.p50 <= 0.0) {
         verdict.status = Status::Inconclusive;
         verdict.reasons.push("a median time of zero: the clock cannot resolve this shape".to_owned());
@@ -110,7 +110,7 @@ pub(crate) fn outcome(run: Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, BenchE
         },
         started_at: run.started_at.clone(),
         command: options.command.clone(),
-        settings: settings(&run, cards.iter().any(|c| c.hot)),
+        settings: settings(run, cards.iter().any(|c| c.hot)),
         topology: TopologyInfo {
             ranks: options.resolved.topology.ranks() as u64,
             ranks_per_node: options.resolved.topology.ranks_per_node() as u64,
@@ -138,7 +138,7 @@ pub(crate) fn outcome(run: Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, BenchE
         machine: machine::read(),
         ceiling: Some(run.ceiling.ceiling),
         ops,
-        received: received(&run, &cards),
+        received: received(run, &cards),
         verification,
         memory: Some(memory),
         warnings,
@@ -167,7 +167,9 @@ fn verification(mode: VerifyMode, cards: &[Card]) -> Verification {
 fn warnings(run: &Run<'_>, cards: &[Card], memory: &Memory) -> Vec<String> {
     let mut warnings = run.options.resolved.warnings.clone();
     if cards.iter().any(|c| c.hot) {
-        warnings.push("hot: the rotating inputs fit the last-level cache; memory-bound runs are slower".to_owned());
+        warnings.push(
+            "hot: the rotating inputs fit the last-level cache; memory-bound runs are slower".to_owned(),
+        );
     }
     if !run.ceiling.beyond_cache {
         warnings.push(
@@ -239,14 +241,12 @@ fn ops(run: &Run<'_>, cards: &[Card]) -> Result<Vec<crate::schema::OpResult>, Be
 fn settings(run: &Run<'_>, hot: bool) -> Settings {
     let options = &run.options;
     let resolved = &options.resolved;
-    let routing = if !options.routing_files.is_empty() {
-        "replayed from files"
-    } else if options.skew > 0.0 {
-        "zipf"
-    } else if resolved.with_replacement {
-        "uniform, with replacement"
-    } else {
-        "uniform, without replacement"
+    let routing = match (options.routing_files.is_empty(), options.skew > 0.0, resolved.with_replacement) {
+        (false, _, _) => "file",
+        (_, true, true) => "zipf-with-replacement",
+        (_, true, false) => "zipf",
+        (_, false, true) => "uniform-with-replacement",
+        (_, false, false) => "uniform",
     };
     let (layout, alignment) = match options.layout {
         Layout::BySource => ("by_source", 1),
@@ -336,7 +336,11 @@ pub fn guide_text(outcome: &Outcome) -> String {
         unit: "ranks",
         driver: format!("expertrail host backend ({simd}), {cpu}"),
         details: vec![
-            format!("Expertrail: {}, kernel {}", result.tool.version, result.machine.kernel.as_deref().unwrap_or("?")),
+            format!(
+                "Expertrail: {}, kernel {}",
+                result.tool.version,
+                result.machine.kernel.as_deref().unwrap_or("?")
+            ),
             format!(
                 "Settings: {} tokens x {} hidden, top-{} of {}, {}, {} iterations, verification {}: {}",
                 result.settings.tokens,
@@ -360,9 +364,8 @@ pub fn guide_text(outcome: &Outcome) -> String {
 
 /// The time now, UTC, as RFC 3339.
 pub(crate) fn now_rfc3339() -> String {
-    let seconds = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+    let seconds =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     rfc3339(seconds)
 }
 
@@ -381,7 +384,9 @@ fn rfc3339(seconds: u64) -> String {
         year += 1;
     }
     let mut month = 0;
-    for (i, length) in [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31].iter().enumerate() {
+    for (i, length) in
+        [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31].iter().enumerate()
+    {
         if left < *length {
             month = i + 1;
             break;

@@ -72,14 +72,18 @@ impl Verifier<'_> {
         let rank = self.team.ranks[me];
         if received.rows() != want.rows.len() || received.expert_counts() != want.expert_counts {
             let got = received.rows();
-            self.tally.row(false, || format!("dispatch, rank {rank}: {got} rows, {} wanted", want.rows.len()));
+            self.tally
+                .row(false, || format!("dispatch, rank {rank}: {got} rows, {} wanted", want.rows.len()));
             return;
         }
         for (row, origin) in want.rows.iter().enumerate() {
             if self.picks(iteration, row) {
                 let bad = self.row_mismatch(received, row, origin.as_ref(), set);
                 self.tally.row(bad.is_none(), || {
-                    format!("dispatch, rank {rank}, iteration {iteration}, row {row} ({origin:?}): {}", bad.unwrap_or_default())
+                    format!(
+                        "dispatch, rank {rank}, iteration {iteration}, row {row} ({origin:?}): {}",
+                        bad.unwrap_or_default()
+                    )
                 });
             }
         }
@@ -87,22 +91,29 @@ impl Verifier<'_> {
         if let (Some(ids), Some(weights)) = (received.local_ids(), received.weights()) {
             let sent = self.inputs.weights(set);
             let top_k = self.options.resolved.shape.top_k;
-            let good = |arrival: usize| {
-                let (source, token) = want.arrivals[arrival];
-                let part = arrival * top_k..(arrival + 1) * top_k;
-                let from = &sent[source as usize][token as usize * top_k..(token as usize + 1) * top_k];
-                ids[part.clone()] == want.local_ids[part.clone()]
-                    && weights[part.clone()].iter().zip(&want.local_ids[part]).zip(from).all(|((&got, &id), &sent)| {
-                        got.to_bits() == if id >= 0 { sent.to_bits() } else { 0 }
-                    })
-            };
+            let good =
+                |arrival: usize| {
+                    let (source, token) = want.arrivals[arrival];
+                    let part = arrival * top_k..(arrival + 1) * top_k;
+                    let from = &sent[source as usize][token as usize * top_k..(token as usize + 1) * top_k];
+                    ids[part.clone()] == want.local_ids[part.clone()]
+                        && weights[part.clone()].iter().zip(&want.local_ids[part]).zip(from).all(
+                            |((&got, &id), &sent)| got.to_bits() == if id >= 0 { sent.to_bits() } else { 0 },
+                        )
+                };
             if let Some(bad) = (0..want.arrivals.len()).find(|&arrival| !good(arrival)) {
                 self.tally.row(false, || format!("dispatch, rank {rank}: ids or weights of arrival {bad}"));
             }
         }
     }
 
-    fn row_mismatch(&self, got: &Received, row: usize, origin: Option<&RowOrigin>, set: usize) -> Option<String> {
+    fn row_mismatch(
+        &self,
+        got: &Received,
+        row: usize,
+        origin: Option<&RowOrigin>,
+        set: usize,
+    ) -> Option<String> {
         let hidden = self.options.resolved.shape.hidden;
         let element = match (got.bf16(), got.codes(), got.scales()) {
             (Some(rows), _, _) => {
@@ -114,9 +125,12 @@ impl Verifier<'_> {
             }
             (_, Some(codes), Some(scales)) => {
                 let per_row = Dtype::Fp8E4m3.scales_per_row(hidden);
-                let (q, s) = (&codes[row * hidden..(row + 1) * hidden], &scales[row * per_row..(row + 1) * per_row]);
+                let (q, s) =
+                    (&codes[row * hidden..(row + 1) * hidden], &scales[row * per_row..(row + 1) * per_row]);
                 match origin {
-                    None => q.iter().position(|&v| v != 0).or_else(|| s.iter().position(|&v| v.to_bits() != 0)),
+                    None => {
+                        q.iter().position(|&v| v != 0).or_else(|| s.iter().position(|&v| v.to_bits() != 0))
+                    }
                     Some(o) => workload::first_mismatch_fp8(self.key(o, set), q, s),
                 }
             }
@@ -152,11 +166,15 @@ impl Verifier<'_> {
             }
             let partials: Vec<(usize, Vec<Bf16>)> =
                 partials.into_iter().map(|(owner, rows)| (owner, self.partial(owner, &rows, set))).collect();
-            let partials: Vec<(usize, &[Bf16])> = partials.iter().map(|(owner, row)| (*owner, &row[..])).collect();
+            let partials: Vec<(usize, &[Bf16])> =
+                partials.iter().map(|(owner, row)| (*owner, &row[..])).collect();
             oracle::combine_token(&self.team.topology, &[], &partials, &mut want);
             let bad = got.iter().zip(&want).position(|(a, b)| a != b);
             self.tally.row(bad.is_none(), || {
-                format!("combine, rank {rank}, iteration {iteration}, token {token}: element {} differs", bad.unwrap_or(0))
+                format!(
+                    "combine, rank {rank}, iteration {iteration}, token {token}: element {} differs",
+                    bad.unwrap_or(0)
+                )
             });
         }
     }
@@ -244,7 +262,8 @@ impl Places {
         match self.layout {
             Layout::BySource => owners.into_iter().map(|owner| (owner, vec![take(owner)])).collect(),
             Layout::ExpertMajor { .. } => {
-                let mut rows: Vec<(usize, Vec<usize>)> = owners.into_iter().map(|owner| (owner, Vec::new())).collect();
+                let mut rows: Vec<(usize, Vec<usize>)> =
+                    owners.into_iter().map(|owner| (owner, Vec::new())).collect();
                 for &id in choices.iter().filter(|&&id| id >= 0) {
                     let row = take(id as usize);
                     let owner = team.placement.rank_of(id as usize);

@@ -95,19 +95,86 @@ pub fn cases() -> Vec<Case> {
         base(),
         Case { name: "one rank", ranks: 1, ranks_per_node: 1, biases: 1, ..base() },
         Case { name: "no weights", weights: false, ..base() },
-        Case { name: "three ranks, seven experts", ranks: 3, ranks_per_node: 3, experts: 7, tokens: &[19, 0, 40], ..base() },
-        Case { name: "five ranks, two biases", ranks: 5, ranks_per_node: 5, experts: 23, biases: 2, ..base() },
+        Case {
+            name: "three ranks, seven experts",
+            ranks: 3,
+            ranks_per_node: 3,
+            experts: 7,
+            tokens: &[19, 0, 40],
+            ..base()
+        },
+        Case {
+            name: "five ranks, two biases",
+            ranks: 5,
+            ranks_per_node: 5,
+            experts: 23,
+            biases: 2,
+            ..base()
+        },
         Case { name: "seven ranks, top-1", ranks: 7, ranks_per_node: 7, top_k: 1, experts: 16, ..base() },
-        Case { name: "eight ranks, top-8", ranks: 8, ranks_per_node: 8, top_k: 8, experts: 64, routes: Routes::Distinct, ..base() },
-        Case { name: "top-32", ranks: 8, ranks_per_node: 8, top_k: 32, experts: 40, tokens: &[11], hidden: 64, ..base() },
+        Case {
+            name: "eight ranks, top-8",
+            ranks: 8,
+            ranks_per_node: 8,
+            top_k: 8,
+            experts: 64,
+            routes: Routes::Distinct,
+            ..base()
+        },
+        Case {
+            name: "top-32",
+            ranks: 8,
+            ranks_per_node: 8,
+            top_k: 32,
+            experts: 40,
+            tokens: &[11],
+            hidden: 64,
+            ..base()
+        },
         Case { name: "more ranks than experts", ranks: 8, ranks_per_node: 8, experts: 3, top_k: 2, ..base() },
         Case { name: "no tokens anywhere", ranks: 3, ranks_per_node: 3, tokens: &[0], ..base() },
-        Case { name: "no tokens on some", ranks: 4, ranks_per_node: 4, tokens: &[0, 50], biases: 1, ..base() },
-        Case { name: "nowhere to go", ranks: 3, ranks_per_node: 3, routes: Routes::Nowhere, biases: 1, ..base() },
-        Case { name: "one hot expert", ranks: 4, ranks_per_node: 4, routes: Routes::OneExpert, tokens: &[200], ..base() },
-        Case { name: "one hot rank", ranks: 5, ranks_per_node: 5, routes: Routes::FirstRank, tokens: &[150], ..base() },
+        Case {
+            name: "no tokens on some",
+            ranks: 4,
+            ranks_per_node: 4,
+            tokens: &[0, 50],
+            biases: 1,
+            ..base()
+        },
+        Case {
+            name: "nowhere to go",
+            ranks: 3,
+            ranks_per_node: 3,
+            routes: Routes::Nowhere,
+            biases: 1,
+            ..base()
+        },
+        Case {
+            name: "one hot expert",
+            ranks: 4,
+            ranks_per_node: 4,
+            routes: Routes::OneExpert,
+            tokens: &[200],
+            ..base()
+        },
+        Case {
+            name: "one hot rank",
+            ranks: 5,
+            ranks_per_node: 5,
+            routes: Routes::FirstRank,
+            tokens: &[150],
+            ..base()
+        },
         Case { name: "smallest hidden", hidden: 8, ranks: 3, ranks_per_node: 3, ..base() },
-        Case { name: "two nodes of two", ranks: 4, ranks_per_node: 2, top_k: 6, experts: 16, biases: 1, ..base() },
+        Case {
+            name: "two nodes of two",
+            ranks: 4,
+            ranks_per_node: 2,
+            top_k: 6,
+            experts: 16,
+            biases: 1,
+            ..base()
+        },
         Case { name: "four nodes of two", ranks: 8, ranks_per_node: 2, top_k: 8, experts: 32, ..base() },
         Case { name: "three nodes of one", ranks: 3, ranks_per_node: 1, top_k: 4, ..base() },
         Case { name: "worst-case rows", ranks: 3, ranks_per_node: 3, worst_case_spare: Some(13), ..base() },
@@ -115,17 +182,85 @@ pub fn cases() -> Vec<Case> {
         Case { name: "fp8", dtype: fp8, hidden: 384, ranks: 3, ranks_per_node: 3, ..base() },
         Case { name: "fp8, worst case", dtype: fp8, hidden: 128, worst_case_spare: Some(5), ..base() },
         Case { name: "expert-major", layout: expert_major(1), ranks: 3, ranks_per_node: 3, ..base() },
-        Case { name: "expert-major, padded", layout: expert_major(16), ranks: 4, ranks_per_node: 4, top_k: 4, experts: 11, ..base() },
-        Case { name: "expert-major, weighted", layout: expert_major(8), experts_do: weighted, ranks: 3, ranks_per_node: 3, top_k: 5, ..base() },
-        Case { name: "expert-major, weighted, two nodes", layout: expert_major(4), experts_do: weighted, ranks: 4, ranks_per_node: 2, biases: 2, top_k: 7, ..base() },
+        Case {
+            name: "expert-major, padded",
+            layout: expert_major(16),
+            ranks: 4,
+            ranks_per_node: 4,
+            top_k: 4,
+            experts: 11,
+            ..base()
+        },
+        Case {
+            name: "expert-major, weighted",
+            layout: expert_major(8),
+            experts_do: weighted,
+            ranks: 3,
+            ranks_per_node: 3,
+            top_k: 5,
+            ..base()
+        },
+        Case {
+            name: "expert-major, weighted, two nodes",
+            layout: expert_major(4),
+            experts_do: weighted,
+            ranks: 4,
+            ranks_per_node: 2,
+            biases: 2,
+            top_k: 7,
+            ..base()
+        },
         Case { name: "expert-major, fp8", layout: expert_major(128), dtype: fp8, hidden: 256, ..base() },
-        Case { name: "expert-major, more ranks than experts", layout: expert_major(2), ranks: 5, ranks_per_node: 5, experts: 3, ..base() },
-        Case { name: "expert-major, worst case", layout: expert_major(4), worst_case_spare: Some(9), ..base() },
+        Case {
+            name: "expert-major, more ranks than experts",
+            layout: expert_major(2),
+            ranks: 5,
+            ranks_per_node: 5,
+            experts: 3,
+            ..base()
+        },
+        Case {
+            name: "expert-major, worst case",
+            layout: expert_major(4),
+            worst_case_spare: Some(9),
+            ..base()
+        },
         Case { name: "expert-major, empty", layout: expert_major(8), tokens: &[0], ..base() },
-        Case { name: "expert-major, top-32", layout: expert_major(8), experts_do: weighted, top_k: 32, experts: 33, tokens: &[17], ..base() },
+        Case {
+            name: "expert-major, top-32",
+            layout: expert_major(8),
+            experts_do: weighted,
+            top_k: 32,
+            experts: 33,
+            tokens: &[17],
+            ..base()
+        },
     ];
     // Wide enough for several staging windows and for non-temporal stores (4 MiB and more in one call).
-    cases.push(Case { name: "large rows", ranks: 4, ranks_per_node: 4, tokens: &[130], hidden: 7168, top_k: 8, experts: 64, rounds: 1, routes: Routes::Distinct, ..base() });
-    cases.push(Case { name: "large rows, fp8, expert-major", ranks: 2, tokens: &[400], hidden: 7168, dtype: fp8, layout: expert_major(64), top_k: 8, experts: 16, rounds: 1, inputs: &[Inputs::Private], ..base() });
+    cases.push(Case {
+        name: "large rows",
+        ranks: 4,
+        ranks_per_node: 4,
+        tokens: &[130],
+        hidden: 7168,
+        top_k: 8,
+        experts: 64,
+        rounds: 1,
+        routes: Routes::Distinct,
+        ..base()
+    });
+    cases.push(Case {
+        name: "large rows, fp8, expert-major",
+        ranks: 2,
+        tokens: &[400],
+        hidden: 7168,
+        dtype: fp8,
+        layout: expert_major(64),
+        top_k: 8,
+        experts: 16,
+        rounds: 1,
+        inputs: &[Inputs::Private],
+        ..base()
+    });
     cases
 }

@@ -20,13 +20,14 @@ pub fn run(group: &Group, case: &Case, simd: Simd) -> Result<(), String> {
         .shape(case.shape())
         .ranks_per_node(case.ranks_per_node)
         .live_outputs(case.live_outputs)
-        .deadline(std::time::Duration::from_secs(60))
+        .deadline(std::time::Duration::from_mins(1))
         .simd(simd)
         .build()
         .map_err(|e| format!("build: {e}"))?;
     for round in 0..case.rounds {
         let world = World::new(case, round);
-        round_trip(&comm, &world).map_err(|e| format!("{} [{simd}] round {round} rank {}: {e}", case.name, comm.rank()))?;
+        round_trip(&comm, &world)
+            .map_err(|e| format!("{} [{simd}] round {round} rank {}: {e}", case.name, comm.rank()))?;
     }
     Ok(())
 }
@@ -78,7 +79,8 @@ fn check_rows(
             }
             Dtype::Fp8E4m3 => {
                 let codes = &got.codes().ok_or("no codes")?[row * case.hidden..(row + 1) * case.hidden];
-                let got_scales = &got.scales().ok_or("no scales")?[row * scales.len()..(row + 1) * scales.len()];
+                let got_scales =
+                    &got.scales().ok_or("no scales")?[row * scales.len()..(row + 1) * scales.len()];
                 codes == data && got_scales.iter().map(|s| s.to_bits()).eq(scales.iter().map(|s| s.to_bits()))
             }
         };
@@ -92,7 +94,9 @@ fn check_rows(
 fn check_carried(world: &World, got: &Received, want: &Expected) -> Result<(), String> {
     let case = world.case;
     let ids = got.local_ids().ok_or("no ids")?;
-    if ids[..want.local_ids.len()] != want.local_ids[..] || ids[want.local_ids.len()..].iter().any(|&id| id != -1) {
+    if ids[..want.local_ids.len()] != want.local_ids[..]
+        || ids[want.local_ids.len()..].iter().any(|&id| id != -1)
+    {
         return Err(format!("ids {ids:?}, wanted {:?} and then -1", want.local_ids));
     }
     if got.weights().is_some() != case.weights {
@@ -123,7 +127,8 @@ fn check_handle(world: &World, handle: &Handle, want: &Expected) -> Result<(), S
         return Err("source tokens differ".to_owned());
     }
     for (i, &(source, _)) in want.arrivals.iter().enumerate() {
-        let (start, end) = (arrivals.source_starts[source as usize], arrivals.source_starts[source as usize + 1]);
+        let (start, end) =
+            (arrivals.source_starts[source as usize], arrivals.source_starts[source as usize + 1]);
         if !(start..end).contains(&(i as u32)) {
             return Err(format!("arrival {i} is not among source {source}'s"));
         }
@@ -131,7 +136,9 @@ fn check_handle(world: &World, handle: &Handle, want: &Expected) -> Result<(), S
     for (i, row) in arrivals.choice_rows.iter().enumerate().filter(|&(_, &row)| row != NO_ROW) {
         let origin = want.rows[*row as usize].ok_or("a choice points at padding")?;
         let (source, token) = want.arrivals[i / world.case.top_k];
-        if (origin.source, origin.token, origin.choice) != (source, token, Some((i % world.case.top_k) as u32)) {
+        if (origin.source, origin.token, origin.choice)
+            != (source, token, Some((i % world.case.top_k) as u32))
+        {
             return Err(format!("choice row {i} points at {origin:?}"));
         }
     }
@@ -139,7 +146,12 @@ fn check_handle(world: &World, handle: &Handle, want: &Expected) -> Result<(), S
 }
 
 /// Combines once from each kind of memory, then dispatches another payload with the handle and combines again.
-fn check_combine(comm: &Communicator, world: &World, mut received: Received, expected: &[Expected]) -> Result<(), String> {
+fn check_combine(
+    comm: &Communicator,
+    world: &World,
+    mut received: Received,
+    expected: &[Expected],
+) -> Result<(), String> {
     let (case, rank) = (world.case, comm.rank());
     let handle = received.handle().clone();
     for (version, inputs) in case.inputs.iter().enumerate() {
@@ -204,7 +216,8 @@ fn combine_and_check(
     }
     let combined = comm.combine_with(&args).map_err(|e| format!("combine: {e}"))?;
     let want = world.combined(rank, expected, (&biases, version));
-    for (token, (got, want)) in combined.rows().chunks(case.hidden).zip(want.chunks(case.hidden)).enumerate() {
+    for (token, (got, want)) in combined.rows().chunks(case.hidden).zip(want.chunks(case.hidden)).enumerate()
+    {
         if got != want {
             let at = got.iter().zip(want).position(|(a, b)| a != b).unwrap_or(0);
             return Err(format!(

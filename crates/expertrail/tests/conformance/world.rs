@@ -13,7 +13,7 @@ pub struct World<'a> {
     round: u64,
 }
 
-/// SplitMix64's finaliser over a folded key.
+/// `SplitMix64`'s finaliser over a folded key.
 fn hash(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9E37_79B9_7F4A_7C15, |state, &part| {
         let mut z = (state ^ part).wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -55,8 +55,17 @@ impl<'a> World<'a> {
                 ids.push(match case.routes {
                     Routes::Any => any,
                     // A stride prime to the number of experts visits top-k different ones.
-                    Routes::Distinct => ((hash(&[2, self.round, rank as u64, token as u64]) as usize + k * 7) % case.experts) as i32,
-                    Routes::OneExpert => if k == 0 { 0 } else { any },
+                    Routes::Distinct => {
+                        ((hash(&[2, self.round, rank as u64, token as u64]) as usize + k * 7) % case.experts)
+                            as i32
+                    }
+                    Routes::OneExpert => {
+                        if k == 0 {
+                            0
+                        } else {
+                            any
+                        }
+                    }
                     Routes::Nowhere => -1,
                     Routes::FirstRank => (pick as usize % self.placement().experts_of(0).len()) as i32,
                 });
@@ -91,7 +100,9 @@ impl<'a> World<'a> {
             self.fill(rank, token, version, &mut data[token * row..(token + 1) * row], &mut scales[part]);
         }
         match self.case.dtype {
-            Dtype::Bf16 => Owned::Bf16(data.chunks(2).map(|b| Bf16(u16::from_le_bytes([b[0], b[1]]))).collect()),
+            Dtype::Bf16 => {
+                Owned::Bf16(data.chunks(2).map(|b| Bf16(u16::from_le_bytes([b[0], b[1]]))).collect())
+            }
             Dtype::Fp8E4m3 => Owned::Fp8(data, scales),
         }
     }
@@ -116,7 +127,9 @@ impl<'a> World<'a> {
     }
 
     pub fn bias(&self, rank: usize, which: usize) -> Vec<Bf16> {
-        (0..self.tokens(rank)).flat_map(|token| self.expert_row(rank + 1000 * (which + 1), token, 77)).collect()
+        (0..self.tokens(rank))
+            .flat_map(|token| self.expert_row(rank + 1000 * (which + 1), token, 77))
+            .collect()
     }
 
     pub fn row_weights(&self, rank: usize, rows: usize) -> Vec<f32> {
@@ -135,29 +148,24 @@ impl<'a> World<'a> {
         (hash(&[8, self.round, rank as u64, i as u64]) % 10_007) as f32 / 5000.0 - 1.0
     }
 
-    /// For each token of `rank`: the ranks it went to, ascending, and its arrival there.
-    fn arrivals_of(&self, rank: usize, expected: &[Expected], token: usize) -> Vec<(usize, usize)> {
-        let key = (rank as u32, token as u32);
-        expected
-            .iter()
-            .enumerate()
-            .filter_map(|(owner, e)| Some((owner, e.arrivals.binary_search(&key).ok()?)))
-            .collect()
-    }
-
     /// What combine must give `rank`.
-    pub fn combined(&self, rank: usize, expected: &[Expected], (biases, version): (&[&[Bf16]], u32)) -> Vec<Bf16> {
+    pub fn combined(
+        &self,
+        rank: usize,
+        expected: &[Expected],
+        (biases, version): (&[&[Bf16]], u32),
+    ) -> Vec<Bf16> {
         let (case, hidden) = (self.case, self.case.hidden);
         let topology = Topology::new(case.ranks, case.ranks_per_node).unwrap();
         let mut all = vec![Bf16(0x1234); self.tokens(rank) * hidden];
         for (token, out) in all.chunks_mut(hidden).enumerate() {
-            let partials: Vec<(usize, Vec<Bf16>)> = self
-                .arrivals_of(rank, expected, token)
+            let partials: Vec<(usize, Vec<Bf16>)> = arrivals_of(rank, expected, token)
                 .into_iter()
                 .map(|(owner, arrival)| (owner, self.partial(owner, &expected[owner], arrival, version)))
                 .collect();
             let partials: Vec<(usize, &[Bf16])> = partials.iter().map(|p| (p.0, &p.1[..])).collect();
-            let biases: Vec<&[Bf16]> = biases.iter().map(|b| &b[token * hidden..(token + 1) * hidden]).collect();
+            let biases: Vec<&[Bf16]> =
+                biases.iter().map(|b| &b[token * hidden..(token + 1) * hidden]).collect();
             oracle::combine_token(&topology, &biases, &partials, out);
         }
         all
@@ -172,7 +180,9 @@ impl<'a> World<'a> {
             .rows
             .iter()
             .enumerate()
-            .filter_map(|(row, origin)| origin.filter(|o| (o.source, o.token) == (source, token)).map(|o| (o.choice, row)))
+            .filter_map(|(row, origin)| {
+                origin.filter(|o| (o.source, o.token) == (source, token)).map(|o| (o.choice, row))
+            })
             .collect();
         rows.sort_unstable();
         let data: Vec<_> = rows.iter().map(|&(_, row)| self.expert_row(owner, row, version)).collect();
@@ -191,7 +201,7 @@ impl<'a> World<'a> {
         let top_k = self.case.top_k;
         let mut all = vec![0f32; self.tokens(rank) * top_k];
         for (token, sums) in all.chunks_mut(top_k).enumerate() {
-            for (owner, arrival) in self.arrivals_of(rank, expected, token) {
+            for (owner, arrival) in arrivals_of(rank, expected, token) {
                 for (k, sum) in sums.iter_mut().enumerate() {
                     *sum += self.topk_gradient(owner, arrival * top_k + k);
                 }
@@ -199,4 +209,14 @@ impl<'a> World<'a> {
         }
         all
     }
+}
+
+/// For each token of `rank`: the ranks it went to, ascending, and its arrival there.
+fn arrivals_of(rank: usize, expected: &[Expected], token: usize) -> Vec<(usize, usize)> {
+    let key = (rank as u32, token as u32);
+    expected
+        .iter()
+        .enumerate()
+        .filter_map(|(owner, e)| Some((owner, e.arrivals.binary_search(&key).ok()?)))
+        .collect()
 }
