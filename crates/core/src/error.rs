@@ -69,6 +69,19 @@ pub enum CoreError {
         /// The most allowed.
         limit: usize,
     },
+    /// More rows could arrive at a rank than 32 bits number.
+    #[error(
+        "{ranks} ranks of {shape} could send {rows} rows to one rank: at most {} can be numbered; use fewer tokens in a call",
+        u32::MAX
+    )]
+    Rows {
+        /// Ranks.
+        ranks: usize,
+        /// The shape.
+        shape: crate::shape::Shape,
+        /// The most rows that could arrive.
+        rows: u64,
+    },
     /// An expert id is neither -1 nor the id of an expert.
     #[error(
         "routing of token {token}, choice {choice}: expert {id} is out of range; ids are 0 to {last} or -1 for none"

@@ -94,6 +94,18 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Checks that the rows of any rank, in any layout, can be numbered in 32 bits when `ranks` ranks send.
+    ///
+    /// # Errors
+    /// [`CoreError::Rows`].
+    pub fn check_rows(&self, ranks: usize) -> Result<()> {
+        let padding = crate::plan::MAX_ALIGNMENT * self.experts.div_ceil(ranks.max(1));
+        let rows = ranks as u64 * self.max_tokens as u64 * self.top_k as u64 + padding as u64;
+        if rows < u64::from(u32::MAX) { Ok(()) } else { Err(CoreError::Rows { ranks, shape: *self, rows }) }
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -112,6 +124,14 @@ mod tests {
     fn row_sizes_of_deepseek_v3() {
         assert_eq!(Dtype::Bf16.wire_row_bytes(7168), 14_336);
         assert_eq!(Dtype::Fp8E4m3.wire_row_bytes(7168), 7168 + 4 * 56);
+    }
+
+    #[test]
+    fn rows_are_numbered_in_32_bits() {
+        let shape = Shape { max_tokens: 1 << 20, hidden: 8, top_k: 32, experts: 256 };
+        assert!(shape.check_rows(64).is_ok());
+        // 128 x 2^20 x 32 = 2^32.
+        assert!(shape.check_rows(128).is_err());
     }
 
     #[test]

@@ -120,6 +120,12 @@ fn misuse_says_what_was_given_and_wanted() {
                 )
                 .unwrap_err(),
             ),
+            text(
+                comm.dispatch_with(
+                    &Dispatch::new(Payload::Bf16(&rows(8, 1.0)), &routing()).worst_case_rows(1 << 50),
+                )
+                .unwrap_err(),
+            ),
             text(comm.combine(&rows(7, 1.0), received.handle()).unwrap_err()),
             text(
                 comm.combine_with(
@@ -147,6 +153,7 @@ fn misuse_says_what_was_given_and_wanted() {
         "weights: 15 elements given, 16 wanted",
         "hidden size 64",
         "alignment 0",
+        "worst-case rows",
         "448 elements given, 512 wanted",
         "row weights",
         "biases: 3 elements given, 2 wanted",

@@ -156,6 +156,7 @@ fn prepare(group: &Group, config: &HostConfig) -> Result<Prepared> {
         });
     }
     config.shape.check(false).map_err(misuse)?;
+    config.shape.check_rows(ranks).map_err(misuse)?;
     let placement = Placement::new(config.shape.experts, ranks).map_err(misuse)?;
     let simd = config.simd.map_or_else(Simd::from_env, Ok)?;
     let rings = Rings::new(ranks, config.shape.hidden)?;
@@ -211,7 +212,7 @@ impl Sizes {
         let first = pool + pool_bytes;
         let fallback = [first, first + fallback_bytes];
         let total = first + 2 * fallback_bytes;
-        let regions = Regions { staging, pool, pool_bytes, fallback, total };
+        let regions = Regions { staging, pool, pool_bytes, fallback, fallback_bytes, total };
         let expected = (pool + live * (by_source + combined)) as u64;
         Self { regions, expected }
     }

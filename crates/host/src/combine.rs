@@ -12,7 +12,7 @@ use crate::error::{Phase, Result};
 use crate::output::{Memory, Rows};
 use crate::reduce::{self, MAX_ROWS, Sum};
 use crate::staging::Exchange;
-use crate::world::World;
+use crate::world::{Wait, World};
 
 /// The most biases of a combine (DeepEP takes two).
 pub const MAX_BIASES: usize = 2;
@@ -90,7 +90,7 @@ impl HostCommunicator {
         let clock = Instant::now();
         let wait = world.wait(Phase::CombineNotify, epoch);
         let records = self.announce(&mut state, wait, &record, [&[]; 2])?;
-        let sources = state.keep(Sources::new(world, args, &records))?;
+        let sources = state.keep(Sources::new(world, wait, args, &records))?;
         let notify = clock.elapsed();
 
         let clock = Instant::now();
@@ -284,7 +284,7 @@ struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    fn new(world: &'a World, args: &Combine<'_>, records: &[Record]) -> Result<Self> {
+    fn new(world: &'a World, wait: Wait, args: &Combine<'_>, records: &[Record]) -> Result<Self> {
         let matrix = args.handle.matrix();
         let mut sources = Self { world, owners: Vec::new(), weights: Vec::new() };
         for (owner, record) in records.iter().enumerate() {
@@ -294,12 +294,12 @@ impl<'a> Sources<'a> {
                 None
             } else {
                 let bytes = arrivals * world.shape.hidden * 2;
-                let base = world.place(owner, record.base, bytes)?;
+                let base = world.place(wait, owner, record.base, bytes)?;
                 Some(base.wrapping_add(first * world.shape.hidden * 2).cast_const().cast())
             });
             if record.weights != NOWHERE {
                 let row = 4 * world.shape.top_k;
-                let base = world.place(owner, record.weights, arrivals * row)?;
+                let base = world.place(wait, owner, record.weights, arrivals * row)?;
                 sources.weights.push(base.wrapping_add(first * row).cast_const().cast());
             }
         }

@@ -56,19 +56,19 @@ impl Copier {
         }
     }
 
-    /// Asks for the first lines of a row that is read next; the hardware prefetcher does the rest.
+    /// Asks for `lines` cache lines that are read soon.
     #[inline]
-    pub fn prefetch(src: *const u8) {
+    pub fn prefetch(src: *const u8, lines: usize) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            for line in 0..4 {
+            for line in 0..lines {
                 // SAFETY: a prefetch never faults, whatever the address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(src.wrapping_add(64 * line).cast()) };
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = src;
+        let _ = (src, lines);
     }
 }
 

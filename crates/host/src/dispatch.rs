@@ -15,7 +15,7 @@ use crate::copy::Copier;
 use crate::error::{HostError, Phase, Result};
 use crate::output::{Memory, OutputKind, OutputLayout, Received};
 use crate::pool::Range;
-use crate::world::World;
+use crate::world::{Wait, World};
 
 /// A dispatch whose arguments have been checked.
 struct Prepared<'a> {
@@ -79,15 +79,12 @@ impl HostCommunicator {
             Some(handle) => Cow::Borrowed(handle.matrix()),
             None => Cow::Owned(state.keep(read_matrix(world, epoch, prepared.layout))?),
         };
-        let targets = state.keep(targets(world, &prepared, &matrix, &records))?;
-        let targets = match targets {
-            Ok(targets) => targets,
+        if let Some(error) = too_small(&matrix, &records) {
             // Every rank sees the same counts and records, so every rank gives up here.
-            Err(error) => {
-                world.own().set_done(epoch);
-                return Err(error);
-            }
-        };
+            world.own().set_done(epoch);
+            return Err(error);
+        }
+        let targets = state.keep(targets(world, wait, &prepared, (&matrix, &records)))?;
         phases.notify = clock.elapsed();
 
         let clock = Instant::now();
@@ -173,6 +170,9 @@ fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepar
         weights: args.weights.is_some(),
     };
     let fixed_rows = args.worst_case_rows;
+    if let Some(rows) = fixed_rows {
+        check_worst_case(world, &kind, rows)?;
+    }
     Ok(Prepared {
         payload: args.payload,
         plan,
@@ -183,6 +183,17 @@ fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepar
         layout: args.layout,
         fixed_rows,
     })
+}
+
+/// A worst-case output must fit the fallback, which holds whatever can arrive: more rows could never be used.
+fn check_worst_case(world: &World, kind: &OutputKind, rows: usize) -> std::result::Result<(), CoreError> {
+    let row_bytes = kind.dtype.wire_row_bytes(kind.hidden) + 8 * kind.top_k + 4;
+    let most = world.regions.fallback_bytes / row_bytes;
+    if rows <= most && OutputLayout::new(kind, rows, rows).bytes <= world.regions.fallback_bytes {
+        return Ok(());
+    }
+    let why = format!("the most that can arrive at {} ranks with {}", world.ranks(), world.shape);
+    Err(CoreError::Length { what: "worst-case rows", got: rows, want: most, why })
 }
 
 /// Takes a slice for what will probably arrive: a quarter more than this rank sends itself or last received,
@@ -239,22 +250,25 @@ fn extent(matrix: &CountMatrix, rank: usize, record: &Record) -> (usize, usize) 
     (rows, entries)
 }
 
-type Targets = std::result::Result<Vec<Target>, HostError>;
+/// The first rank, if any, that gave its output fewer rows than it receives.
+fn too_small(matrix: &CountMatrix, records: &[Record]) -> Option<HostError> {
+    records.iter().enumerate().find_map(|(rank, record)| {
+        let (needed, given) = (matrix.rows(rank), record.fixed_rows as usize);
+        (record.fixed_rows != NOWHERE && given < needed).then_some(HostError::TooSmall {
+            rank,
+            needed,
+            given,
+        })
+    })
+}
 
-/// Finds every destination's output. The outer error is a peer's impossible record; the inner one a too small
-/// output, which all ranks see alike.
+/// Finds every destination's output.
 fn targets(
     world: &World,
+    wait: Wait,
     prepared: &Prepared<'_>,
-    matrix: &CountMatrix,
-    records: &[Record],
-) -> Result<Targets> {
-    for (rank, record) in records.iter().enumerate() {
-        if record.fixed_rows != NOWHERE && (record.fixed_rows as usize) < matrix.rows(rank) {
-            let given = record.fixed_rows as usize;
-            return Ok(Err(HostError::TooSmall { rank, needed: matrix.rows(rank), given }));
-        }
-    }
+    (matrix, records): (&CountMatrix, &[Record]),
+) -> Result<Vec<Target>> {
     let mut targets = Vec::with_capacity(records.len());
     for (rank, record) in records.iter().enumerate() {
         let (rows, entries) = extent(matrix, rank, record);
@@ -262,14 +276,14 @@ fn targets(
         let offset = if layout.bytes as u64 <= record.bytes { record.base } else { record.fallback };
         let local = world.placement.experts_of(rank);
         targets.push(Target {
-            base: world.place(rank, offset, layout.bytes)?,
+            base: world.place(wait, rank, offset, layout.bytes)?,
             layout,
             arrival: matrix.arrival_offset(world.rank, rank),
             first_expert: local.start as i32,
             experts: local.len() as i32,
         });
     }
-    Ok(Ok(targets))
+    Ok(targets)
 }
 
 /// Writes all rows of this source.
@@ -294,7 +308,7 @@ unsafe fn send(
     let plan = &*prepared.plan;
     for token in 0..plan.tokens() {
         let row = rows.wrapping_add(token * row_bytes);
-        Copier::prefetch(row.wrapping_add(row_bytes));
+        Copier::prefetch(row.wrapping_add(row_bytes), 4);
         let firsts = plan.first_choices(token);
         for (i, destination) in plan.destinations(token).iter().enumerate() {
             let target = &targets[destination.rank as usize];

@@ -69,6 +69,8 @@ pub enum Cause {
     Deadline = 3,
     /// The wait was cancelled from outside (Ctrl-C).
     Cancelled = 4,
+    /// The culprit announced memory that it does not have.
+    Protocol = 5,
 }
 
 /// The first failure that ended a communicator: the same on every rank.
@@ -104,6 +106,11 @@ impl fmt::Display for Failure {
                 f,
                 "rank {culprit} did not arrive before rank {reporter}'s deadline in {phase}, call {epoch}; \
                  look at what rank {culprit} is doing, or set a longer deadline"
+            ),
+            Cause::Protocol => write!(
+                f,
+                "rank {culprit} announced memory outside of its segment (found by rank {reporter} in {phase}, \
+                 call {epoch}); the ranks must run the same program"
             ),
             Cause::Cancelled => write!(f, "cancelled at rank {reporter} in {phase}, call {epoch}"),
         }
@@ -225,20 +232,6 @@ pub enum HostError {
         /// Its own error.
         reason: String,
     },
-    /// A peer announced memory that it does not have.
-    #[error(
-        "rank {rank}: rank {peer} announced {bytes} bytes at offset {offset}, outside of its segment; the ranks do not run the same program"
-    )]
-    Record {
-        /// This rank.
-        rank: usize,
-        /// The peer.
-        peer: usize,
-        /// The offset it announced.
-        offset: u64,
-        /// The bytes needed there.
-        bytes: usize,
-    },
     /// There is not enough memory for the segments.
     #[error(
         "shared memory too small: {ranks} ranks need about {needed} each, {total} in all on this host, but {limit} are available ({source_of_limit}); use fewer ranks, tokens or a smaller hidden size"
@@ -304,9 +297,9 @@ impl HostError {
             | Self::Staging { .. }
             | Self::Setting { .. } => 2,
             Self::Segment { .. } | Self::System { .. } => 4,
-            Self::Refused { .. } | Self::PeerBuild { .. } | Self::Record { .. } => 1,
+            Self::Refused { .. } | Self::PeerBuild { .. } => 1,
             Self::Failed { failure, .. } => match failure.cause {
-                Cause::Died | Cause::Left => 1,
+                Cause::Died | Cause::Left | Cause::Protocol => 1,
                 Cause::Deadline => 124,
                 Cause::Cancelled => 130,
             },

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ranges start and end at multiples of this: whole pages, so that trimming and release act on pages.
 pub(crate) const GRAIN: usize = 4096;
@@ -14,6 +15,7 @@ pub(crate) const GRAIN: usize = 4096;
 pub(crate) struct Pool {
     /// Free ranges: start -> bytes, never adjacent.
     free: Mutex<BTreeMap<usize, usize>>,
+    closed: AtomicBool,
 }
 
 /// A range of the segment.
@@ -30,12 +32,20 @@ impl Pool {
         if bytes > 0 {
             free.insert(offset, bytes);
         }
-        Self { free: Mutex::new(free) }
+        Self { free: Mutex::new(free), closed: AtomicBool::new(false) }
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, usize>> {
         // A panic between two map operations leaves at worst a range leaked, never shared.
         self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Nothing is taken from here on. After a failure a peer may still write rows to a slice of the failed call, so
+    /// no slice may be handed out again.
+    pub(crate) fn close(&self) {
+        let mut free = self.free();
+        self.closed.store(true, Ordering::Relaxed);
+        free.clear();
     }
 
     /// Takes `bytes`, rounded up to whole grains; `None` when no free range is large enough.
@@ -64,6 +74,9 @@ impl Pool {
     /// Gives a whole range back.
     pub(crate) fn put(&self, range: Range) {
         let mut free = self.free();
+        if self.closed.load(Ordering::Relaxed) {
+            return;
+        }
         let (mut offset, mut bytes) = (range.offset, range.bytes);
         if let Some((&before, &length)) = free.range(..offset).next_back()
             && before + length == offset
@@ -127,6 +140,15 @@ mod tests {
             }
             prop_assert_eq!(pool.take(total).map(|r| r.bytes), Some(total), "all free space is one range");
         }
+    }
+
+    #[test]
+    fn a_closed_pool_hands_nothing_out_again() {
+        let pool = Pool::new(0, 4 * GRAIN);
+        let live = pool.take(GRAIN).unwrap();
+        pool.close();
+        pool.put(live);
+        assert_eq!(pool.take(1), None);
     }
 
     #[test]

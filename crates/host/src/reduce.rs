@@ -6,11 +6,16 @@
 
 use expertrail_core::Bf16;
 
+use crate::copy::Copier;
 use crate::simd::Simd;
 
 /// Elements summed at a time: 64 f32 accumulators are four AVX-512 registers (eight AVX2), so an inner loop
 /// over rows keeps them in registers and reads 128 bytes of each row.
 const BLOCK: usize = 64;
+
+/// How far ahead of the sum a row is asked for, in elements: 2 KiB. The hardware prefetcher stops at every page, and
+/// rows of several ranks compete for it.
+const AHEAD: usize = 1024;
 
 /// The most rows of one sum: as many as a token has choices.
 pub(crate) const MAX_ROWS: usize = expertrail_core::shape::MAX_TOP_K;
@@ -93,6 +98,9 @@ unsafe fn weighted_avx2(rows: &[*const Bf16], weights: &[f32], out: &mut [Bf16])
 unsafe fn sum_body(sum: &Sum<'_>, out: *mut Bf16, hidden: usize) {
     let mut at = 0;
     while at + BLOCK <= hidden {
+        for &row in sum.rows {
+            Copier::prefetch(row.wrapping_add(at + AHEAD).cast(), 2 * BLOCK / 64);
+        }
         // SAFETY: the block lies inside the rows the caller promised.
         unsafe { sum_block::<BLOCK>(sum, out, at) };
         at += BLOCK;

@@ -29,6 +29,7 @@ pub(crate) struct Regions {
     pub(crate) pool_bytes: usize,
     /// Two slices that fit any counts, by parity of the call.
     pub(crate) fallback: [usize; 2],
+    pub(crate) fallback_bytes: usize,
     pub(crate) total: usize,
 }
 
@@ -75,11 +76,11 @@ impl World {
     }
 
     /// Where `bytes` bytes at `offset` of a rank's segment lie. Offsets come from peers: they are checked.
-    pub(crate) fn place(&self, rank: usize, offset: u64, bytes: usize) -> Result<*mut u8> {
+    pub(crate) fn place(&self, wait: Wait, rank: usize, offset: u64, bytes: usize) -> Result<*mut u8> {
         let segment = &self.segments[rank];
         let end = offset.checked_add(bytes as u64);
         if offset < self.regions.pool as u64 || end.is_none_or(|end| end > segment.bytes() as u64) {
-            return Err(HostError::Record { rank: self.rank, peer: rank, offset, bytes });
+            return Err(self.fail(wait, Cause::Protocol, rank));
         }
         Ok(segment.base().wrapping_add(offset as usize))
     }
@@ -165,6 +166,7 @@ impl World {
     }
 
     fn failed(&self, poison: u64) -> HostError {
+        self.pool.close();
         HostError::Failed { rank: self.rank, failure: unpack(poison) }
     }
 
@@ -198,6 +200,7 @@ fn unpack(bits: u64) -> Failure {
             1 => Cause::Died,
             2 => Cause::Left,
             3 => Cause::Deadline,
+            5 => Cause::Protocol,
             _ => Cause::Cancelled,
         },
         phase: Phase::from_bits((bits >> 56 & 0xF) as u8),
@@ -213,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_failure_survives_its_word() {
-        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled] {
+        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol] {
             let failure =
                 Failure { cause, culprit: 4095, reporter: 17, phase: Phase::CombineStaging, epoch: 1 << 31 };
             assert_ne!(pack(&failure), 0);
