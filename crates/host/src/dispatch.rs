@@ -210,7 +210,7 @@ fn reserve(world: &World, prepared: &Prepared<'_>, stats: &Stats) -> Option<Rang
             Layout::ExpertMajor { alignment } => {
                 let choices: u32 = prepared.plan.expert_counts().iter().sum();
                 let padding = alignment * world.placement.experts_of(world.rank).len();
-                generous((choices as usize / world.ranks()).max(stats.last_rows)) + padding
+                generous((choices as usize).max(stats.last_rows)) + padding
             }
         };
         (rows, arrivals)

@@ -12,10 +12,11 @@ use super::verify::{Tally, Verifier};
 use super::{BenchError, Options, Team};
 use crate::machine;
 
-/// Calls of a chained batch (DESIGN section 7 names 128), fewer when fewer iterations are timed.
+/// The most calls of a chained batch (DESIGN section 7 names 128).
 const CHAIN: usize = 128;
 
-/// Chained batches.
+/// Chained batches. Together they make about as many calls as are timed one by one, so that `--iters` sets the
+/// length of both.
 const BATCHES: usize = 3;
 
 /// One rank's samples.
@@ -74,7 +75,7 @@ pub(crate) fn measure(
         team,
         inputs,
         samples: Samples { iterations_by_set: vec![0; inputs.rotation.token_sets], ..Samples::default() },
-        verifier: Verifier { options, team, inputs, tally: Tally::default() },
+        verifier: Verifier::new(options, team, inputs),
     };
     let (warmup, iters) = (options.resolved.warmup, options.resolved.iters);
     for iteration in 0..warmup + iters {
@@ -82,7 +83,7 @@ pub(crate) fn measure(
         progress(iteration + 1, warmup + iters);
     }
     bench.chained()?;
-    bench.samples.tally = bench.verifier.tally;
+    bench.samples.tally = bench.verifier.into_tally();
     bench.samples.fallbacks = team.comm.host().stats().fallbacks;
     Ok(bench.samples)
 }
@@ -147,7 +148,7 @@ impl Bench<'_> {
 
     /// Call after call with no barrier between: the time per call of a batch.
     fn chained(&mut self) -> Result<(), BenchError> {
-        let calls = self.options.resolved.iters.min(CHAIN);
+        let calls = self.options.resolved.iters.div_ceil(BATCHES).clamp(2, CHAIN);
         let comm = &self.team.comm;
         let sets = self.inputs.rotation.token_sets;
         let mut handles = Vec::with_capacity(sets);

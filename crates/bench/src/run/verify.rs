@@ -43,13 +43,23 @@ impl Tally {
 
 /// Compares the calls of one rank.
 pub(crate) struct Verifier<'a> {
-    pub(crate) options: &'a Options,
-    pub(crate) team: &'a Team,
-    pub(crate) inputs: &'a Inputs,
-    pub(crate) tally: Tally,
+    options: &'a Options,
+    team: &'a Team,
+    inputs: &'a Inputs,
+    tally: Tally,
+    /// Rows made anew, kept from token to token.
+    made: Vec<Vec<Bf16>>,
 }
 
-impl Verifier<'_> {
+impl<'a> Verifier<'a> {
+    pub(crate) fn new(options: &'a Options, team: &'a Team, inputs: &'a Inputs) -> Self {
+        Self { options, team, inputs, tally: Tally::default(), made: Vec::new() }
+    }
+
+    pub(crate) fn into_tally(self) -> Tally {
+        self.tally
+    }
+
     fn picks(&self, iteration: usize, row: usize) -> bool {
         match self.options.verify {
             VerifyMode::Full => true,
@@ -164,11 +174,17 @@ impl Verifier<'_> {
             if !self.picks(iteration, token) {
                 continue;
             }
-            let partials: Vec<(usize, Vec<Bf16>)> =
-                partials.into_iter().map(|(owner, rows)| (owner, self.partial(owner, &rows, set))).collect();
+            while self.made.len() < partials.len() {
+                self.made.push(vec![Bf16(0); hidden]);
+            }
+            let mut made = std::mem::take(&mut self.made);
+            for (row, (owner, rows)) in made.iter_mut().zip(&partials) {
+                self.partial(*owner, rows, set, row);
+            }
             let partials: Vec<(usize, &[Bf16])> =
-                partials.iter().map(|(owner, row)| (*owner, &row[..])).collect();
+                partials.iter().zip(&made).map(|((owner, _), row)| (*owner, &row[..])).collect();
             oracle::combine_token(&self.team.topology, &[], &partials, &mut want);
+            self.made = made;
             let bad = got.iter().zip(&want).position(|(a, b)| a != b);
             self.tally.row(bad.is_none(), || {
                 format!(
@@ -179,27 +195,23 @@ impl Verifier<'_> {
         }
     }
 
-    /// What `owner` sends back for a token whose rows there are `rows`.
-    fn partial(&self, owner: usize, rows: &[usize], set: usize) -> Vec<Bf16> {
-        let hidden = self.options.resolved.shape.hidden;
+    /// Writes what `owner` sends back for a token whose rows there are `rows`.
+    fn partial(&self, owner: usize, rows: &[usize], set: usize, out: &mut [Bf16]) {
+        let key = |row| self.inputs.expert_key(self.team.ranks[owner], self.inputs.expert_set(set), row);
+        if let (Layout::BySource, Some(&row)) = (self.options.layout, rows.first()) {
+            workload::fill_row(key(row), out);
+            return;
+        }
         let made: Vec<Vec<Bf16>> = rows
             .iter()
             .map(|&row| {
-                let mut data = vec![Bf16(0); hidden];
-                let key = self.inputs.expert_key(self.team.ranks[owner], self.inputs.expert_set(set), row);
-                workload::fill_row(key, &mut data);
+                let mut data = vec![Bf16(0); out.len()];
+                workload::fill_row(key(row), &mut data);
                 data
             })
             .collect();
-        match self.options.layout {
-            Layout::BySource => made.into_iter().next().unwrap_or_default(),
-            Layout::ExpertMajor { .. } => {
-                let rows: Vec<(Option<f32>, &[Bf16])> = made.iter().map(|row| (None, &row[..])).collect();
-                let mut out = vec![Bf16(0); hidden];
-                oracle::expert_partial(&rows, &mut out);
-                out
-            }
-        }
+        let rows: Vec<(Option<f32>, &[Bf16])> = made.iter().map(|row| (None, &row[..])).collect();
+        oracle::expert_partial(&rows, out);
     }
 }
 
