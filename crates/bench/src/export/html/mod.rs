@@ -5,7 +5,7 @@ mod svg;
 
 use std::fmt::Write;
 
-use crate::schema::{OpResult, ResultFile, SCHEMA_ID, Status};
+use crate::schema::{OpResult, ResultFile, SCHEMA_ID, Span, Status};
 
 use super::{count_text, percent_text, rate_text, settings_rows, time_text};
 use svg::escape;
@@ -82,7 +82,7 @@ fn tiles(out: &mut String, result: &ResultFile) {
             escape(below)
         );
     };
-    for op in &result.ops {
+    for op in isolated(result) {
         tile(&format!("{}, p50", op.op), &time_text(op.time_us.p50), "µs", "slowest rank");
         let below = match op.ceiling_ratio {
             Some(_) => format!("logical; {} of ceiling", percent_text(op.ceiling_ratio)),
@@ -94,6 +94,11 @@ fn tiles(out: &mut String, result: &ResultFile) {
     tile("rows checked", &count_text(v.rows_checked), "", &format!("of {}", count_text(v.rows_total)));
     tile("rows wrong", &count_text(v.mismatches), "", &format!("verification {}", v.mode));
     out.push_str("</section>\n");
+}
+
+/// The operations that tiles and charts show: calls one by one. Chained ones are a few averages; the table has them.
+fn isolated(result: &ResultFile) -> impl Iterator<Item = &OpResult> {
+    result.ops.iter().filter(|op| op.span != Span::Chained)
 }
 
 fn results(out: &mut String, result: &ResultFile) {
@@ -165,7 +170,7 @@ fn all_charts(out: &mut String, result: &ResultFile) {
     }
     out.push_str("<h2>Charts</h2>\n<div class=\"charts\">\n");
     for chart in [charts::per_rank, charts::distribution, charts::over_iterations] {
-        for op in &result.ops {
+        for op in isolated(result) {
             out.push_str(&chart(op));
         }
     }
