@@ -274,17 +274,28 @@ pub enum PresetError {
     /// No timed iteration.
     #[error("0 timed iterations asked for: there would be nothing to report; give --iters 1 or more")]
     NoIterations,
+    /// More iterations than can be kept.
+    #[error("{given} {what} iterations asked for: at most {MOST_ITERATIONS} are kept; give fewer")]
+    TooMany {
+        /// Which.
+        what: &'static str,
+        /// How many.
+        given: usize,
+    },
     /// The shape or topology breaks a rule of the core.
     #[error(transparent)]
     Core(#[from] CoreError),
 }
+
+/// The most iterations of either kind: every timed one's samples are kept and reported.
+pub const MOST_ITERATIONS: usize = 10_000_000;
 
 impl Preset {
     /// Applies `over` and checks shape and topology. With `Scope::Node` the experts are spread over the
     /// ranks of one node, as in the guide.
     ///
     /// # Errors
-    /// [`PresetError::NoIterations`] for zero timed iterations, [`PresetError::Core`] for a shape or
+    /// [`PresetError::NoIterations`] for zero timed iterations, [`PresetError::TooMany`], [`PresetError::Core`] for a shape or
     /// topology that the core refuses.
     pub fn resolve(&self, over: &Overrides) -> Result<Resolved, PresetError> {
         let ranks = over.ranks.unwrap_or(self.ranks);
@@ -300,6 +311,12 @@ impl Preset {
         let iters = over.iters.unwrap_or(self.iters);
         if iters == 0 {
             return Err(PresetError::NoIterations);
+        }
+        let warmup = over.warmup.unwrap_or(self.warmup);
+        for (what, given) in [("timed", iters), ("warm-up", warmup)] {
+            if given > MOST_ITERATIONS {
+                return Err(PresetError::TooMany { what, given });
+            }
         }
         let mode = over.mode.unwrap_or(self.mode);
         let mut warnings = Vec::new();
@@ -319,7 +336,7 @@ impl Preset {
             with_replacement: over.with_replacement.unwrap_or(self.with_replacement),
             scope: over.scope.unwrap_or(self.scope),
             mode,
-            warmup: over.warmup.unwrap_or(self.warmup),
+            warmup,
             iters,
             warnings,
         })

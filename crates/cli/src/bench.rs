@@ -1,15 +1,17 @@
 //! `expertrail bench`: starts the ranks, or is one of them.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use expertrail::group::spawn::{Failure, LocalLaunch, Prefix, RankExit};
 use expertrail::group::{CancelToken, JoinOptions};
-use expertrail::{Backend, Group};
+use expertrail::{Backend, Group, Routing, Simd};
 use expertrail_bench::export::{self, Format};
-use expertrail_bench::preset::{Overrides, PresetError, Resolved};
-use expertrail_bench::run::{self, BenchError, CombineInput, Given, Options, Outcome};
+use expertrail_bench::preset::Overrides;
+use expertrail_bench::routing_file::Wanted;
+use expertrail_bench::run::{self, BenchError, CombineInput, Options, Outcome};
 use expertrail_bench::schema::Status;
 use expertrail_bench::table::{self, Style};
 
@@ -48,10 +50,9 @@ pub(crate) fn main(args: &BenchArgs) -> u8 {
 
 /// Checks everything that can be checked, then starts this program once for each rank.
 fn launch(args: &BenchArgs) -> Result<u8, Stop> {
-    let (options, _) = options(args, resolve(args, None)?).with_files_read()?;
-    for (path, _) in outputs(args) {
-        export::check_writable(&path).map_err(|e| Stop::usage(e.to_string()))?;
-    }
+    let options = options(args, None)?;
+    check_outputs(args)?;
+    Simd::from_env().map_err(|e| Stop::usage(e.to_string()))?;
     if options.backend == Backend::Cuda {
         return Err(BenchError::from(expertrail::Error::NotBuilt { backend: "cuda" }).into());
     }
@@ -64,21 +65,29 @@ fn launch(args: &BenchArgs) -> Result<u8, Stop> {
         .args(["--launched"])
         .ranks_per_node(topology.ranks_per_node())
         // Rank 0 prints the table; it must come out as it is.
-        .prefix(Prefix::AllBut(0));
+        .prefix(Prefix::AllBut(0))
+        // Ranks that wait for a dead one find out at once; those still joining are not told in every case.
+        .grace(Duration::from_millis(1500));
     if bar {
         launch = launch.env(progress::VARIABLE, "1");
     }
     if let Some(width) = terminal_width() {
         launch = launch.env(WIDTH, width.to_string());
     }
+    let output = Output::default();
     let outcome = launch
-        .run_to(std::io::stdout(), progress::Sink::new(bar))
+        .run_to(output.clone(), progress::Sink::new(bar))
         .map_err(|e| Stop { message: e.to_string(), code: 4 })?;
     // A rank that exited has said why; one that was killed could not.
     if let Some(failure @ Failure { exit: RankExit::Signal(_), .. }) = outcome.first_failure {
         eprintln!("error: {failure}");
     }
-    Ok(outcome.exit_code())
+    match (outcome.exit_code(), output.failure()) {
+        (0, Some(reason)) => Err(Stop { message: format!("writing to standard output: {reason}"), code: 4 }),
+        // A rank that panicked; the message is the runtime's.
+        (101, _) => Ok(1),
+        (code, _) => Ok(code),
+    }
 }
 
 /// One rank.
@@ -87,11 +96,9 @@ fn rank(args: &BenchArgs) -> Result<u8, Stop> {
     let join =
         JoinOptions { cancel, deadline: args.deadline.max(Duration::from_mins(1)), ..JoinOptions::default() };
     let group = Group::from_env_with(&join).map_err(|e| Stop::from(BenchError::from(e)))?;
-    let options = options(args, resolve(args, Some(&group))?);
+    let options = options(args, Some(&group))?;
     if group.rank() == 0 {
-        for (path, _) in outputs(args) {
-            export::check_writable(&path).map_err(|e| Stop::usage(e.to_string()))?;
-        }
+        check_outputs(args)?;
     }
     let shows_progress = group.rank() == 0 && std::env::var_os(progress::VARIABLE).is_some();
     let mut progress = |done, all| {
@@ -107,18 +114,26 @@ fn rank(args: &BenchArgs) -> Result<u8, Stop> {
 
 /// Prints and writes the result; gives the exit code of its verdict.
 fn show(args: &BenchArgs, outcome: &Outcome) -> Result<u8, Stop> {
-    match args.format {
+    let text = match args.format {
         FormatName::Table => {
             let width = std::env::var(WIDTH).ok().and_then(|w| w.parse().ok()).or_else(terminal_width);
             let style = Style::of(width, std::env::var_os("NO_COLOR").as_deref());
-            print!("{}", table::render(&outcome.result, style));
+            table::render(&outcome.result, style)
         }
-        FormatName::Guide => print!("{}", run::guide_text(outcome)),
-    }
+        FormatName::Guide => run::guide_text(outcome),
+    };
+    let printed = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
     for (path, format) in outputs(args) {
         let text = export::render(&outcome.result, format)
             .map_err(|e| Stop { message: format!("{}: {e}", path.display()), code: 4 })?;
         export::write_atomic(&path, &text).map_err(|e| Stop { message: e.to_string(), code: 4 })?;
+    }
+    match printed {
+        // A reader that has seen enough is no failure.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            return Err(Stop { message: format!("writing to standard output: {error}"), code: 4 });
+        }
+        _ => {}
     }
     Ok(match outcome.result.verdict.status {
         Status::Pass => 0,
@@ -150,8 +165,24 @@ fn outputs(args: &BenchArgs) -> Vec<(PathBuf, Format)> {
     .collect()
 }
 
-/// Applies the arguments to the preset. Under an external launcher the group says how many ranks there are.
-fn resolve(args: &BenchArgs, group: Option<&Group>) -> Result<Resolved, Stop> {
+/// Finds an output that cannot be written, or two that are one, before anything runs.
+fn check_outputs(args: &BenchArgs) -> Result<(), Stop> {
+    let all = outputs(args);
+    for (i, (path, _)) in all.iter().enumerate() {
+        if all[..i].iter().any(|(earlier, _)| earlier == path) {
+            return Err(Stop::usage(format!(
+                "{}: named for two reports; give each its own file",
+                path.display()
+            )));
+        }
+        export::check_writable(path).map_err(|e| Stop::usage(e.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Applies the arguments to the preset, with what routing files say. Under an external launcher the group says how
+/// many ranks there are.
+fn options(args: &BenchArgs, group: Option<&Group>) -> Result<Options, Stop> {
     let ranks = match (group.map(Group::size), args.ranks) {
         (Some(size), Some(ranks)) if size != ranks => {
             return Err(Stop::usage(format!(
@@ -170,12 +201,20 @@ fn resolve(args: &BenchArgs, group: Option<&Group>) -> Result<Resolved, Stop> {
         // Real nodes are not overridden by a preset's declared ones.
         None => args.ranks_per_node.or_else(|| group.filter(|g| g.nodes() > 1).map(Group::local_size)),
     };
+    let replayed = if args.routing.is_empty() {
+        None
+    } else {
+        let experts = args.experts.unwrap_or(args.preset.experts);
+        let want = Wanted { tokens: args.tokens, top_k: args.top_k, experts };
+        Some(run::replay(&args.routing, ranks, &want)?)
+    };
+    let files = replayed.as_deref();
     let over = Overrides {
         ranks: Some(ranks),
         ranks_per_node: per_node,
-        tokens: args.tokens,
+        tokens: files.and_then(|all| all.iter().map(Routing::tokens).max()).or(args.tokens),
         hidden: args.hidden,
-        top_k: args.top_k,
+        top_k: files.and_then(|all| all.first().map(Routing::top_k)).or(args.top_k),
         experts: args.experts,
         dtype: args.dtype,
         with_replacement: args.with_replacement,
@@ -184,14 +223,12 @@ fn resolve(args: &BenchArgs, group: Option<&Group>) -> Result<Resolved, Stop> {
         warmup: args.warmup,
         iters: args.iters,
     };
-    args.preset.resolve(&over).map_err(|e: PresetError| Stop::from(BenchError::from(e)))
-}
-
-fn options(args: &BenchArgs, resolved: Resolved) -> Options {
-    Options {
+    let resolved = args.preset.resolve(&over).map_err(BenchError::from)?;
+    args.layout().check().map_err(BenchError::from)?;
+    Ok(Options {
         resolved,
+        replayed,
         routing_files: args.routing.clone(),
-        given: Given { tokens: args.tokens.is_some(), top_k: args.top_k.is_some() },
         skew: args.routing_skew,
         seed: args.seed,
         verify: args.verify.into(),
@@ -208,5 +245,32 @@ fn options(args: &BenchArgs, resolved: Resolved) -> Options {
         },
         memory_limit: args.shm_limit,
         command: std::env::args().filter(|arg| arg != "--launched").collect(),
+    })
+}
+
+/// Standard output for the ranks' lines, which remembers that it could not be written.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Option<String>>>);
+
+impl Output {
+    /// Why something was lost; a reader that went away is no failure.
+    fn failure(&self) -> Option<String> {
+        self.0.lock().ok()?.clone()
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush());
+        if let (Err(error), Ok(mut failure)) = (&written, self.0.lock())
+            && error.kind() != ErrorKind::BrokenPipe
+        {
+            failure.get_or_insert_with(|| error.to_string());
+        }
+        written.map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stdout().flush()
     }
 }

@@ -82,7 +82,7 @@ pub fn dispatch<R: std::borrow::Borrow<Routing>>(
         Layout::ExpertMajor { alignment } => {
             for rows in by_expert {
                 expected.rows.extend(rows.into_iter().map(Some));
-                while !expected.rows.len().is_multiple_of(alignment) {
+                while !expected.rows.len().is_multiple_of(alignment.max(1)) {
                     expected.rows.push(None);
                 }
             }

@@ -99,12 +99,8 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    pub(crate) fn make(
-        options: &Options,
-        team: &Team,
-        rotation: Rotation,
-        files: Option<&[Routing]>,
-    ) -> Result<Self, BenchError> {
+    pub(crate) fn make(options: &Options, team: &Team, rotation: Rotation) -> Result<Self, BenchError> {
+        let files = options.replayed.as_deref();
         let (shape, me) = (options.resolved.shape, team.me());
         let spec = options.spec();
         let mut inputs = Self {
@@ -118,6 +114,7 @@ impl Inputs {
         };
         let sets = if files.is_some() { 1 } else { rotation.token_sets };
         for set in 0..sets as u64 {
+            team.comm.status()?;
             let all = match files {
                 Some(files) => team.ranks.iter().map(|&rank| files[rank].clone()).collect(),
                 None => team
@@ -135,10 +132,13 @@ impl Inputs {
             inputs.routings.push(all);
         }
         for set in 0..rotation.token_sets {
+            // Making inputs can take seconds; a rank that died meanwhile is to be named within two.
+            team.comm.status()?;
             inputs.tokens.push(inputs.make_tokens(options, team.ranks[me], set, me));
         }
         let most_rows = (0..sets).map(|set| inputs.rows_received(options, team, set)).max().unwrap_or(0);
         for set in 0..rotation.expert_sets {
+            team.comm.status()?;
             inputs.experts.push(inputs.make_experts(options, team, set, most_rows));
         }
         Ok(inputs)

@@ -33,10 +33,10 @@ pub enum CombineInput {
 pub struct Options {
     /// Shape, topology, types, iterations.
     pub resolved: Resolved,
-    /// Files with router decisions, instead of drawn ones.
+    /// Router decisions of every rank, read from files ([`replay`]), instead of drawn ones.
+    pub replayed: Option<Vec<Routing>>,
+    /// The files they were read from, for the result.
     pub routing_files: Vec<String>,
-    /// Whether the tokens, top-k of the shape were set by the caller (else files decide).
-    pub given: Given,
     /// Zipf exponent of drawn routing.
     pub skew: f64,
     /// Seed of everything drawn.
@@ -57,39 +57,15 @@ pub struct Options {
     pub command: Vec<String>,
 }
 
-/// Which sizes the caller set himself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
-    /// `--tokens`.
-    pub tokens: bool,
-    /// `--top-k`.
-    pub top_k: bool,
+/// Reads the routing of `ranks` ranks from `files`; what the caller did not set (`want`) is taken from them.
+///
+/// # Errors
+/// For files that do not fit, naming the file, what was wanted and what was found.
+pub fn replay(files: &[String], ranks: usize, want: &Wanted) -> Result<Vec<Routing>, BenchError> {
+    Ok(Replay::new(files, ranks)?.load_all(want)?)
 }
 
 impl Options {
-    /// Reads and checks the routing files, if any, and takes from them what the caller left open. Done before
-    /// anything is started, so that a bad file is found at once.
-    ///
-    /// # Errors
-    /// For a file that does not fit.
-    pub fn with_files_read(mut self) -> Result<(Self, Option<Vec<Routing>>), BenchError> {
-        if self.routing_files.is_empty() {
-            return Ok((self, None));
-        }
-        let shape = self.resolved.shape;
-        let want = Wanted {
-            tokens: self.given.tokens.then_some(shape.max_tokens),
-            top_k: self.given.top_k.then_some(shape.top_k),
-            experts: shape.experts,
-        };
-        let ranks = self.resolved.topology.ranks();
-        let routings = Replay::new(&self.routing_files, ranks)?.load_all(&want)?;
-        self.resolved.shape.max_tokens = routings.iter().map(Routing::tokens).max().unwrap_or(0);
-        self.resolved.shape.top_k = routings.first().map_or(shape.top_k, Routing::top_k);
-        self.resolved.shape.check(false)?;
-        Ok((self, Some(routings)))
-    }
-
     fn spec(&self) -> RoutingSpec {
         RoutingSpec {
             with_replacement: self.resolved.with_replacement,
@@ -124,7 +100,7 @@ pub fn run(
     options: Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Option<Outcome>, BenchError> {
-    let (options, files) = options.with_files_read()?;
+    options.layout.check()?;
     let started_at = report::now_rfc3339();
     let topology = options.resolved.topology;
     let members: Vec<usize> = match options.resolved.scope {
@@ -158,7 +134,7 @@ pub fn run(
     let team = Team { comm, ranks: members, topology: team_topology, placement };
 
     let ceiling = ceiling::measure(world, &team)?;
-    let inputs = inputs::Inputs::make(&options, &team, rotation, files.as_deref())?;
+    let inputs = inputs::Inputs::make(&options, &team, rotation)?;
     let run = measure::measure(&options, &team, &inputs, progress)?;
     let card = report::card(&options, &team, &inputs, run);
     let cards = world.all_gather("benchmark results", &card)?;

@@ -166,11 +166,6 @@ fn verification(mode: VerifyMode, cards: &[Card]) -> Verification {
 
 fn warnings(run: &Run<'_>, cards: &[Card], memory: &Memory) -> Vec<String> {
     let mut warnings = run.options.resolved.warnings.clone();
-    if cards.iter().any(|c| c.hot) {
-        warnings.push(
-            "hot: the rotating inputs fit the last-level cache; memory-bound runs are slower".to_owned(),
-        );
-    }
     if !run.ceiling.beyond_cache {
         warnings.push(
             "the ceiling was measured within 4 x the last-level cache, for want of memory: it may be too high".to_owned(),

@@ -1,0 +1,112 @@
+//! Arguments that cannot work: exit code 2, a message that says what would, and nothing started.
+
+use std::time::Duration;
+
+use crate::common::{Folder, bench, expertrail, finish, finish_within, run};
+
+/// Being refused takes milliseconds. What is not refused may go on, or take memory, for ever: not here.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+#[track_caller]
+fn refused(args: &[&str], parts: &[&str]) {
+    finish_within(AT_ONCE, bench(args)).exits(2).started_nothing().says(parts);
+}
+
+#[test]
+fn shapes_that_cannot_be() {
+    refused(&["--iters", "0"], &["0 timed iterations", "--iters 1"]);
+    refused(&["--top-k", "9", "--experts", "8"], &["9", "8 experts"]);
+    refused(&["--top-k", "0"], &["top-k"]);
+    refused(&["--experts", "0"], &["0 experts"]);
+    refused(&["--hidden", "12"], &["12", "multiple of 8"]);
+    refused(&["--hidden", "0"], &["hidden"]);
+    refused(&["--hidden", "136", "--dtype", "fp8"], &["136", "multiple of 128"]);
+    refused(&["--ranks", "0"], &["0"]);
+    refused(&["--ranks", "10000000"], &["10000000"]);
+    refused(&["--ranks", "4", "--nodes", "3"], &["--nodes 3", "4 ranks"]);
+    refused(&["--ranks", "4", "--nodes", "0"], &["--nodes 0"]);
+    refused(&["--ranks", "4", "--ranks-per-node", "3"], &["4", "3"]);
+    refused(&["--tokens", "18446744073709551615"], &["18446744073709551615"]);
+    refused(&["--tokens", "8", "--warmup", "18446744073709551615"], &["18446744073709551615"]);
+}
+
+#[test]
+fn alignments_that_cannot_be() {
+    for alignment in ["0", "1000000000", "18446744073709551615"] {
+        refused(
+            &["--layout", "expert-major", "--alignment", alignment],
+            &[&format!("alignment {alignment}")],
+        );
+    }
+}
+
+#[test]
+fn words_and_numbers_that_mean_nothing() {
+    refused(&["--preset", "slow"], &["unknown preset `slow`", "quick", "guide-internode"]);
+    refused(&["--dtype", "fp16"], &["fp16", "bf16, fp8"]);
+    refused(&["--mode", "fast"], &["fast", "ht, ll"]);
+    refused(&["--scope", "rack"], &["rack", "node, world"]);
+    refused(&["--routing-skew=-1"], &["Zipf"]);
+    refused(&["--routing-skew", "nan"], &["Zipf"]);
+    refused(&["--deadline", "0"], &["seconds between"]);
+    refused(&["--shm-limit", "1XB"], &["XB", "MiB"]);
+    refused(&["--ranks", "two"], &["two"]);
+    refused(&["--frobnicate"], &["--frobnicate"]);
+    refused(&["--nodes", "2", "--ranks-per-node", "2"], &["--nodes", "--ranks-per-node"]);
+    refused(&["--routing", "x.npy", "--routing-skew", "1"], &["--routing"]);
+    finish(expertrail()).exits(2).started_nothing();
+}
+
+#[test]
+fn help_is_no_error() {
+    let mut command = expertrail();
+    command.arg("--version");
+    let version = finish(command).exits(0);
+    assert_eq!(version.out, format!("expertrail {}\n", env!("CARGO_PKG_VERSION")));
+    let help = run(&["--help"]).exits(0);
+    for part in ["--preset", "guide-intranode", "deepseek-v3", "Exit codes", "--routing-skew"] {
+        assert!(help.out.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn reports_that_cannot_be_written_are_found_first() {
+    let folder = Folder::new();
+    for option in ["--json", "--csv", "--markdown", "--html"] {
+        let started = run(&[option, "/nonexistent/x.json"]);
+        // The default run takes several seconds.
+        assert!(started.took < Duration::from_secs(2), "{:?}", started.took);
+        started.exits(2).started_nothing().says(&["/nonexistent/x.json", "does not exist"]);
+        run(&[option, &folder.arg("")]).exits(2).started_nothing().says(&["it is a folder"]);
+    }
+    // The first can be written, the second not: the first is not left behind.
+    refused(&["--json", &folder.arg("r.json"), "--csv", "/nonexistent/r.csv"], &["/nonexistent/r.csv"]);
+    assert!(folder.names().is_empty());
+}
+
+#[test]
+fn too_little_shared_memory_says_how_much_is_needed() {
+    let run = run(&["--ranks", "2", "--tokens", "32", "--hidden", "64", "--shm-limit", "1MiB"]).exits(2);
+    assert_eq!(run.out, "");
+    let run = run.says(&["shared memory too small", "2 ranks need about", "in all", "1.0 MiB"]);
+    // Whatever it says is needed is enough.
+    let total = run.err.split(" each, ").nth(1).and_then(|rest| rest.split(" in all").next());
+    let (number, unit) = total.and_then(|total| total.split_once(' ')).expect("a size");
+    let whole = number.parse::<f64>().expect("a number").ceil() + 1.0;
+    let mut command = bench(&["--ranks", "2", "--tokens", "32", "--hidden", "64", "--iters", "2"]);
+    command.args(["--shm-limit", &format!("{whole}{unit}")]);
+    finish(command).exits(0);
+}
+
+#[test]
+fn a_backend_that_is_not_built_is_not_run() {
+    run(&["--backend", "cuda"]).exits(3).started_nothing().says(&["cuda", "not built yet"]);
+}
+
+#[test]
+fn low_latency_is_not_passed_off_as_built() {
+    let shape = ["--ranks", "2", "--tokens", "8", "--hidden", "8", "--iters", "1"];
+    let run = run(&[&shape[..], &["--mode", "ll", "--backend", "host"]].concat()).exits(0);
+    assert!(run.out.contains("LL mode is not built yet"), "{}", run.out);
+    assert!(run.out.contains("host backend"), "{}", run.out);
+}
