@@ -244,7 +244,10 @@ fn options(args: &BenchArgs, group: Option<&Group>) -> Result<Options, Stop> {
             InputName::Private => CombineInput::Private,
         },
         memory_limit: args.shm_limit,
-        command: std::env::args().filter(|arg| arg != "--launched").collect(),
+        // Without the folder this program happens to lie in.
+        command: std::iter::once("expertrail".to_owned())
+            .chain(std::env::args().skip(1).filter(|arg| arg != "--launched"))
+            .collect(),
     })
 }
 

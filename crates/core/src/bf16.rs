@@ -23,13 +23,14 @@ impl Bf16 {
     #[inline]
     pub fn from_f32(value: f32) -> Self {
         let bits = value.to_bits();
-        if bits & 0x7FFF_FFFF > 0x7F80_0000 {
-            return Self(CANONICAL_NAN);
-        }
         // Adding 0x7FFF plus the lowest kept bit carries into the kept half exactly when the dropped half
-        // is above one half, or equal to it with an odd kept half.
+        // is above one half, or equal to it with an odd kept half. Only NaN can wrap, and is replaced below.
         let lowest_kept = (bits >> 16) & 1;
-        Self(((bits + 0x7FFF + lowest_kept) >> 16) as u16)
+        let rounded = (bits.wrapping_add(0x7FFF + lowest_kept) >> 16) as u16;
+        // A choice between two values, not a branch: with an early return the compiler rounds rows one element
+        // at a time.
+        let is_nan = bits & 0x7FFF_FFFF > 0x7F80_0000;
+        Self(if is_nan { CANONICAL_NAN } else { rounded })
     }
 }
 
