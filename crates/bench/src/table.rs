@@ -46,7 +46,7 @@ pub fn render(result: &ResultFile, style: Style) -> String {
     if let Some(ceiling) = &result.ceiling {
         let _ = writeln!(
             out,
-            "ceiling: {} GB/s per rank (memcpy {}, non-temporal {}; {} processes at once)",
+            "ceiling: {} GB/s per rank (memcpy {}, non-temporal {}; {} copying at once)",
             rate_text(ceiling.gbps()),
             rate_text(ceiling.memcpy_gbps),
             rate_text(ceiling.non_temporal_gbps),

@@ -162,8 +162,9 @@ pub(crate) struct BenchArgs {
     /// Whether a token may draw an expert twice.
     #[arg(long, value_name = "BOOL")]
     pub(crate) with_replacement: Option<bool>,
-    /// Replay router decisions: integer .npy or .safetensors (FILE#TENSOR) of `[tokens, k]`, one for all ranks or
-    /// one each (repeat, or write {rank} in the name).
+    /// Replay router decisions: integer .npy or .safetensors (FILE#TENSOR) of `[tokens, k]`. One file for all ranks is
+    /// split among them (or used whole by each, if --tokens is its length); or one file each (repeat the option, or
+    /// write {rank} in the name).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["routing_skew", "with_replacement"])]
     pub(crate) routing: Vec<String>,
     /// Zipf exponent of drawn routing; 0 is uniform.
@@ -187,7 +188,7 @@ pub(crate) struct BenchArgs {
     /// Timed iterations.
     #[arg(long)]
     pub(crate) iters: Option<usize>,
-    /// How long any wait for another rank may take, seconds.
+    /// How long any wait for another rank may take, seconds (joining at the start: at least 60).
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub(crate) deadline: Duration,
     /// How much is compared with the oracle, bit for bit.

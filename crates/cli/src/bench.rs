@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use expertrail::group::spawn::{Failure, LocalLaunch, Prefix, RankExit};
-use expertrail::group::{CancelToken, JoinOptions};
+use expertrail::group::{CancelToken, GroupError, Identity, JoinOptions, Launcher};
 use expertrail::{Backend, Group, Routing, Simd};
 use expertrail_bench::export::{self, Format};
-use expertrail_bench::preset::Overrides;
+use expertrail_bench::preset::{Mode, Overrides};
 use expertrail_bench::routing_file::Wanted;
 use expertrail_bench::run::{self, BenchError, CombineInput, Options, Outcome};
 use expertrail_bench::schema::Status;
@@ -93,8 +93,24 @@ fn launch(args: &BenchArgs) -> Result<u8, Stop> {
 /// One rank.
 fn rank(args: &BenchArgs) -> Result<u8, Stop> {
     let cancel = CancelToken::on_signals().unwrap_or_default();
-    let join =
-        JoinOptions { cancel, deadline: args.deadline.max(Duration::from_mins(1)), ..JoinOptions::default() };
+    let nobody = || {
+        Stop::usage(
+            "--launched, but the environment names no launcher (torchrun, srun, Open MPI's mpirun, a Kubernetes \
+             indexed Job); set EXPERTRAIL_RANK, EXPERTRAIL_WORLD_SIZE and EXPERTRAIL_ROOT=host:port, or leave \
+             --launched out to start the ranks here",
+        )
+    };
+    let identity = Identity::from_env().map_err(|e| Stop::from(BenchError::from(GroupError::from(e))))?;
+    if identity.launcher == Launcher::Single {
+        return Err(nobody());
+    }
+    let join = JoinOptions {
+        cancel,
+        deadline: args.deadline,
+        // Ranks of a cluster start minutes apart; a short deadline is about calls.
+        join_deadline: args.deadline.max(Duration::from_mins(1)),
+        ..JoinOptions::default()
+    };
     let group = Group::from_env_with(&join).map_err(|e| Stop::from(BenchError::from(e)))?;
     let options = options(args, Some(&group))?;
     if group.rank() == 0 {
@@ -223,6 +239,11 @@ fn options(args: &BenchArgs, group: Option<&Group>) -> Result<Options, Stop> {
         warmup: args.warmup,
         iters: args.iters,
     };
+    if args.mode == Some(Mode::Ll) {
+        let message =
+            "--mode ll: low-latency mode is not built yet; leave --mode out to run the same shape in ht mode";
+        return Err(Stop { message: message.to_owned(), code: 3 });
+    }
     let resolved = args.preset.resolve(&over).map_err(BenchError::from)?;
     args.layout().check().map_err(BenchError::from)?;
     Ok(Options {

@@ -48,8 +48,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// The output rows of arrival `arrival` in ascending choice: itself in the by-source layout, one for
-    /// each choice of a local expert in the expert-major layout.
+    /// Expert-major: each choice of a local expert of arrival `arrival`, ascending, with its output row. Nothing in
+    /// the by-source layout, where arrival i is row i.
     pub fn rows_of(&self, arrival: usize, top_k: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let range = if self.choice_rows.is_empty() { 0..0 } else { arrival * top_k..(arrival + 1) * top_k };
         self.choice_rows[range]

@@ -53,7 +53,7 @@ fn rank() -> Result<(), Box<dyn Error>> {
 
     // The experts: expert e multiplies by 1 + e / 8.
     let first_expert = comm.rank() * EXPERTS / RANKS;
-    let mut made = comm.alloc_rows(received.rows());
+    let mut made = comm.alloc_rows(received.rows())?;
     let rows = received.bf16().ok_or("BF16 was sent")?;
     let mut at = 0;
     for (local, &count) in received.expert_counts().iter().enumerate() {

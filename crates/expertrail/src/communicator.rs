@@ -219,8 +219,11 @@ impl Communicator {
     }
 
     /// Rows in memory that combine reads without a copy; experts should write their output there.
-    pub fn alloc_rows(&self, rows: usize) -> Rows {
-        self.host.alloc_rows(rows)
+    ///
+    /// # Errors
+    /// When there is no memory for so many.
+    pub fn alloc_rows(&self, rows: usize) -> Result<Rows> {
+        Ok(self.host.alloc_rows(rows)?)
     }
 
     /// Waits until all ranks are here.

@@ -211,19 +211,42 @@ fn a_stale_handle_is_refused() {
 
 #[test]
 fn a_too_small_worst_case_output_is_named_on_all_ranks() {
+    // Experts 2 and 3 are rank 1's: of the 8 tokens of each of 3 ranks, 1, 2, 3 and 7 choose one of them.
     let errors = on_ranks(3, |comm| {
         let (x, routing) = (rows(8, 1.0), routing());
         let args = Dispatch::new(Payload::Bf16(&x), &routing);
-        let error = host(
-            comm.dispatch_with(&args.worst_case_rows(if comm.rank() == 1 { 5 } else { 48 })).unwrap_err(),
-        );
+        let room = |rank_1: usize| args.worst_case_rows(if comm.rank() == 1 { rank_1 } else { 48 });
+        let errors = [0, 5, 11].map(|rows| host(comm.dispatch_with(&room(rows)).unwrap_err()));
+        let exact = comm.dispatch_with(&room(12)).unwrap();
+        assert_eq!(exact.rows(), if comm.rank() == 1 { 12 } else { 48 });
         works(&comm);
-        error
+        errors
     });
-    // Experts 2 and 3 are rank 1's: tokens 1, 2 and 3 of 8 choose one of them, and 7 (experts 1 and 2): 4 of 3 ranks.
-    for error in errors {
-        assert!(matches!(error, HostError::TooSmall { rank: 1, needed: 12, given: 5 }), "{error}");
+    for errors in errors {
+        for (error, rows) in errors.into_iter().zip([0, 5, 11]) {
+            let wanted = matches!(error, HostError::TooSmall { rank: 1, needed: 12, given } if given == rows);
+            assert!(wanted, "{error}");
+        }
     }
+}
+
+#[test]
+fn the_largest_worst_case_that_can_arrive_is_accepted() {
+    // 2 ranks x 16 tokens x top-2, all to rank 0's experts: 64 rows, and 3 experts padded to 1024 each.
+    on_ranks(2, |comm| {
+        let routing = Routing::new(vec![0; 32], 2, 6).unwrap();
+        let x = rows(16, 2.0);
+        for (layout, most) in
+            [(Layout::BySource, 32), (Layout::ExpertMajor { alignment: 1024 }, 64 + 3 * 1023)]
+        {
+            let args = Dispatch::new(Payload::Bf16(&x), &routing).layout(layout).worst_case_rows(most);
+            let received = comm.dispatch_with(&args).unwrap();
+            assert_eq!(received.rows(), most);
+            let arrived = if comm.rank() == 0 { 32 } else { 0 };
+            assert_eq!(received.arrivals(), arrived);
+        }
+        works(&comm);
+    });
 }
 
 #[test]
@@ -246,6 +269,106 @@ fn a_late_rank_is_named_by_everybody_and_for_ever() {
         assert_eq!((failure.cause, failure.culprit, code), (Cause::Deadline, 1, 124), "{failure}");
     }
     assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_failure_found_by_another_rank_ends_the_wait_of_all() {
+    // Rank 1 sleeps. Rank 2 loses patience after 200 ms and tells everybody; rank 0 would wait for 20 s.
+    let errors = on_groups(3, |group| {
+        let patience = if group.rank() == 2 { Duration::from_millis(200) } else { Duration::from_secs(20) };
+        let comm = builder(group).deadline(patience).build().unwrap();
+        works(&comm);
+        if comm.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(3));
+            return None;
+        }
+        let started = Instant::now();
+        let error = host(comm.barrier().unwrap_err());
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        // A late writer of the failed call must not find memory of anybody else's.
+        assert!(!comm.alloc_rows(1).unwrap().is_shared());
+        Some(error)
+    });
+    for error in errors.into_iter().flatten() {
+        let HostError::Failed { failure, .. } = error else { panic!("{error}") };
+        assert_eq!((failure.cause, failure.culprit, failure.reporter), (Cause::Deadline, 1, 2), "{failure}");
+    }
+}
+
+/// A rank that was done with a combine and then gave up has its rows back: whoever still read them must fail, not
+/// return what it read of changed rows.
+#[test]
+fn rows_changed_after_a_failure_are_never_somebodys_result() {
+    let shape = Shape { max_tokens: 3000, hidden: 4096, top_k: 2, experts: 2 };
+    let outcomes = on_groups(2, |group| {
+        let token = expertrail::CancelToken::new();
+        let comm = Communicator::builder(group).shape(shape).cancel(token.clone()).build().unwrap();
+        // All of rank 1's tokens go to both ranks; rank 0 has one token, so it is done at once.
+        let tokens = if comm.rank() == 0 { 1 } else { 3000 };
+        let routing = Routing::new([0, 1].repeat(tokens), 2, 2).unwrap();
+        let mut received = comm.dispatch(&vec![Bf16::from_f32(1.0); tokens * 4096], &routing).unwrap();
+        let handle = received.handle().clone();
+        std::thread::scope(|scope| {
+            if comm.rank() == 0 {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(2));
+                    token.cancel();
+                });
+            }
+            let result = comm
+                .combine(received.bf16().unwrap(), &handle)
+                .map(|out| out.rows().iter().filter(|v| v.to_f32() != 2.0).count());
+            if result.is_err() {
+                received.bf16_mut().unwrap().fill(Bf16::from_f32(7.0));
+            }
+            result
+        })
+    });
+    // Either the cancellation came too late and all is right, or nobody has a result.
+    for wrong in outcomes.iter().flatten() {
+        assert_eq!(*wrong, 0, "{outcomes:?}");
+    }
+}
+
+#[test]
+fn weights_come_back_right_when_the_pool_is_full() {
+    on_groups(2, |group| {
+        let comm = builder(group).live_outputs(1).build().unwrap();
+        let (x, routing) = (rows(8, 1.0), routing());
+        let weights: Vec<f32> = (0..16).map(|i| i as f32 + 1.0).collect();
+        let args = Dispatch::new(Payload::Bf16(&x), &routing).weights(&weights);
+        let received = comm.dispatch_with(&args).unwrap();
+        // Fill the pool to the last grain, with a pattern.
+        let mut held = Vec::new();
+        loop {
+            let mut rows = comm.alloc_rows(1).unwrap();
+            if !rows.is_shared() {
+                break;
+            }
+            rows.as_mut_slice().fill(Bf16(0x1357));
+            held.push(rows);
+        }
+        let carried = received.weights().unwrap().to_vec();
+        let args = Combine::new(received.bf16().unwrap(), received.handle()).topk_weights(&carried);
+        let combined = comm.combine_with(&args).unwrap();
+        assert_eq!(combined.weights().unwrap(), weights);
+        assert!(held.iter().all(|rows| rows.as_slice().iter().all(|v| v.0 == 0x1357)));
+    });
+}
+
+#[test]
+fn sizes_that_cannot_be_are_errors() {
+    on_groups(1, |group| {
+        for outputs in [4097, 1 << 40, usize::MAX] {
+            let error = builder(group).live_outputs(outputs).build().unwrap_err();
+            assert!(error.to_string().contains("at most 4096"), "{error}");
+        }
+        let comm = builder(group).deadline(Duration::MAX).build().unwrap();
+        works(&comm);
+        for rows in [1 << 56, 1 << 57, 1 << 60, usize::MAX] {
+            assert!(comm.alloc_rows(rows).is_err(), "{rows} rows of 128 bytes");
+        }
+    });
 }
 
 #[test]

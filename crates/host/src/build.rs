@@ -39,6 +39,13 @@ pub struct HostConfig {
     pub cancel: CancelToken,
 }
 
+/// The most outputs a pool is sized for: one for each layer of a model of a thousand layers, four times over. With
+/// rows numbered in 32 bits and the largest hidden size, sizes then stay below 2^62 bytes.
+pub const MOST_LIVE_OUTPUTS: usize = 4096;
+
+/// A longer deadline is taken as this one; it keeps times representable.
+const LONGEST_DEADLINE: Duration = Duration::from_hours(10 * 365 * 24);
+
 impl HostConfig {
     /// The defaults for a topology and shape: two live outputs, 60 s.
     pub fn new(topology: Topology, shape: Shape) -> Self {
@@ -112,19 +119,19 @@ pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
                 return Err(HostError::Segment { rank, peer, pid: card.at.pid, path, reason });
             }
         }
-        Ok(segments)
+        let controls = segments.iter().map(|s| Control::new(s.clone(), prepared.control)).collect::<Vec<_>>();
+        let watch = watch(rank, &cards, &controls)?;
+        Ok((segments, controls, watch))
     });
     // Everybody keeps its segment until everybody has mapped it, and a rank that could not says so.
     let word = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let words = group.all_gather("communicator mapping", word.as_bytes())?;
-    let segments = opened?;
+    let (segments, controls, watch) = opened?;
     if let Some(peer) = words.iter().position(|word| !word.is_empty()) {
         let reason = String::from_utf8_lossy(&words[peer]).into_owned();
         return Err(HostError::PeerBuild { rank, peer, reason });
     }
 
-    let controls: Vec<Control> = segments.iter().map(|s| Control::new(s.clone(), prepared.control)).collect();
-    let watch = watch(rank, &cards, &controls)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let world = World {
         rank,
@@ -134,7 +141,7 @@ pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
         shape: config.shape,
         simd: prepared.simd,
         regions: prepared.regions,
-        deadline: config.deadline,
+        deadline: config.deadline.min(LONGEST_DEADLINE),
         cancel: config.cancel.clone(),
         spin: config.topology.ranks() <= cores,
         segments,
@@ -157,6 +164,13 @@ fn prepare(group: &Group, config: &HostConfig) -> Result<Prepared> {
     }
     config.shape.check(false).map_err(misuse)?;
     config.shape.check_rows(ranks).map_err(misuse)?;
+    if config.live_outputs > MOST_LIVE_OUTPUTS {
+        return Err(HostError::Setting {
+            name: "live_outputs",
+            value: config.live_outputs.to_string(),
+            wanted: format!("at most {MOST_LIVE_OUTPUTS}"),
+        });
+    }
     let placement = Placement::new(config.shape.experts, ranks).map_err(misuse)?;
     let simd = config.simd.map_or_else(Simd::from_env, Ok)?;
     let rings = Rings::new(ranks, config.shape.hidden)?;

@@ -50,10 +50,13 @@ impl HostCommunicator {
     /// node's sum is rounded to BF16 first. Expert-major rows are first reduced to one partial per rank, in
     /// ascending choice, and rounded.
     ///
+    /// After an error of kind [`HostError::Failed`] peers may still be reading `args.rows` for a moment; what they make
+    /// of them is an error on their side too.
+    ///
     /// # Errors
     /// As [`HostCommunicator::dispatch`].
     pub fn combine(&self, args: &Combine<'_>) -> Result<Combined> {
-        let mut rows = self.alloc_rows(args.handle.tokens());
+        let mut rows = self.alloc_rows(args.handle.tokens())?;
         let mut combined = self.combine_into(args, rows.as_mut_slice())?;
         combined.rows = Some(rows);
         Ok(combined)
@@ -103,6 +106,9 @@ impl HostCommunicator {
         world.own().set_done(epoch);
         let wait = world.wait(Phase::CombineDone, epoch);
         state.keep(world.wait_done(wait, epoch))?;
+        // A rank that was done and then failed (cancelled, late) has its rows back while slower ones still read them.
+        // It wrote everybody's poison word before it returned, so whoever may have read changed rows fails here.
+        state.keep(world.check(wait))?;
         Ok(Combined { rows: None, weights, phases: CombinePhases { notify, reduce, wait: clock.elapsed() } })
     }
 

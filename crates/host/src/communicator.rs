@@ -109,10 +109,19 @@ impl HostCommunicator {
 
     /// `rows` BF16 rows of the communicator's hidden size, in shared memory while the pool has room. An expert
     /// that writes its output there saves combine a copy.
-    pub fn alloc_rows(&self, rows: usize) -> Rows {
-        let elements = rows * self.world.shape.hidden;
-        let (memory, _) = Memory::take(&self.world, 2 * elements);
-        Rows { memory, elements }
+    ///
+    /// # Errors
+    /// [`HostError::System`] when there is no memory for so many.
+    pub fn alloc_rows(&self, rows: usize) -> Result<Rows> {
+        // A slice may span at most isize::MAX bytes.
+        let bytes =
+            rows.checked_mul(2 * self.world.shape.hidden).filter(|&bytes| isize::try_from(bytes).is_ok());
+        let bytes = bytes.ok_or_else(|| HostError::System {
+            rank: self.world.rank,
+            what: format!("allocation of {rows} rows of {} elements", self.world.shape.hidden),
+            reason: "more than this machine can address".to_owned(),
+        })?;
+        Ok(Rows { memory: Memory::take(&self.world, bytes)?, elements: bytes / 2 })
     }
 
     /// Waits until all ranks are here. Collective.

@@ -73,8 +73,6 @@ pub(crate) struct Record {
     pub(crate) base: u64,
     /// Dispatch: bytes of the output slice.
     pub(crate) bytes: u64,
-    /// Dispatch: the slice that is large enough for any counts.
-    pub(crate) fallback: u64,
     /// Dispatch: rows the output must have, or [`NOWHERE`] for as many as arrive.
     pub(crate) fixed_rows: u64,
     /// Combine: the carried weights, or [`NOWHERE`].
@@ -172,15 +170,8 @@ impl Control {
     }
 
     pub(crate) fn write_record(&self, epoch: u64, record: &Record) {
-        let words = [
-            record.signature,
-            record.origin,
-            record.base,
-            record.bytes,
-            record.fallback,
-            record.fixed_rows,
-            record.weights,
-        ];
+        let words =
+            [record.signature, record.origin, record.base, record.bytes, record.fixed_rows, record.weights];
         for (i, word) in words.into_iter().enumerate() {
             self.word(Self::record(epoch) + 8 * i).store(word, Ordering::Relaxed);
         }
@@ -193,9 +184,8 @@ impl Control {
             origin: word(1),
             base: word(2),
             bytes: word(3),
-            fallback: word(4),
-            fixed_rows: word(5),
-            weights: word(6),
+            fixed_rows: word(4),
+            weights: word(5),
         }
     }
 
@@ -267,9 +257,8 @@ mod tests {
             origin: n + 1,
             base: n + 2,
             bytes: n + 3,
-            fallback: n + 4,
-            fixed_rows: n + 5,
-            weights: n + 6,
+            fixed_rows: n + 4,
+            weights: n + 5,
         };
         control.write_record(6, &record(60));
         control.write_record(7, &record(70));

@@ -12,7 +12,7 @@ use crate::call::{Dispatch, DispatchPhases, Payload, Route, Signature};
 use crate::communicator::{HostCommunicator, Stats};
 use crate::control::{NOWHERE, Record};
 use crate::copy::Copier;
-use crate::error::{HostError, Phase, Result};
+use crate::error::{Cause, HostError, Phase, Result};
 use crate::output::{Memory, OutputKind, OutputLayout, Received};
 use crate::pool::Range;
 use crate::world::{Wait, World};
@@ -63,7 +63,6 @@ impl HostCommunicator {
             origin: prepared.cached.map_or(0, |handle| handle.origin().epoch),
             base: reserved.map_or(0, |range| range.offset as u64),
             bytes: reserved.map_or(0, |range| range.bytes as u64),
-            fallback: world.regions.fallback[(epoch % 2) as usize] as u64,
             fixed_rows: prepared.fixed_rows.map_or(NOWHERE, |rows| rows as u64),
             weights: NOWHERE,
         };
@@ -77,7 +76,7 @@ impl HostCommunicator {
         let records = self.announce(&mut state, wait, &record, counts)?;
         let matrix = match prepared.cached {
             Some(handle) => Cow::Borrowed(handle.matrix()),
-            None => Cow::Owned(state.keep(read_matrix(world, epoch, prepared.layout))?),
+            None => Cow::Owned(state.keep(read_matrix(world, wait, prepared.layout))?),
         };
         if let Some(error) = too_small(&matrix, &records) {
             // Every rank sees the same counts and records, so every rank gives up here.
@@ -104,7 +103,7 @@ impl HostCommunicator {
 
         let clock = Instant::now();
         let landed = Landed { reserved, record, epoch };
-        let mut received = receive(world, prepared, matrix, landed, &mut state.stats);
+        let mut received = receive(world, prepared, matrix, landed, &mut state.stats)?;
         phases.finish = clock.elapsed();
         received.phases = phases;
         Ok(received)
@@ -171,7 +170,7 @@ fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepar
     };
     let fixed_rows = args.worst_case_rows;
     if let Some(rows) = fixed_rows {
-        check_worst_case(world, &kind, rows)?;
+        check_worst_case(world, &kind, (rows, args.layout))?;
     }
     Ok(Prepared {
         payload: args.payload,
@@ -186,13 +185,29 @@ fn prepare<'a>(world: &World, args: &Dispatch<'a>) -> std::result::Result<Prepar
 }
 
 /// A worst-case output must fit the fallback, which holds whatever can arrive: more rows could never be used.
-fn check_worst_case(world: &World, kind: &OutputKind, rows: usize) -> std::result::Result<(), CoreError> {
-    let row_bytes = kind.dtype.wire_row_bytes(kind.hidden) + 8 * kind.top_k + 4;
-    let most = world.regions.fallback_bytes / row_bytes;
-    if rows <= most && OutputLayout::new(kind, rows, rows).bytes <= world.regions.fallback_bytes {
+fn check_worst_case(
+    world: &World,
+    kind: &OutputKind,
+    (rows, layout): (usize, Layout),
+) -> std::result::Result<(), CoreError> {
+    let arrivals = world.ranks() * world.shape.max_tokens;
+    let most = match layout {
+        Layout::BySource => arrivals,
+        Layout::ExpertMajor { alignment } => {
+            let experts = world.placement.experts_of(world.rank).len();
+            arrivals * world.shape.top_k + (alignment - 1) * experts
+        }
+    };
+    // Rounded up a little is fine, as long as there is room.
+    let fits = |rows: usize| {
+        let entries = if layout == Layout::BySource { rows } else { rows.min(arrivals) };
+        OutputLayout::new(kind, rows, entries).bytes <= world.regions.fallback_bytes
+    };
+    if rows <= most || (rows < u32::MAX as usize && fits(rows)) {
         return Ok(());
     }
-    let why = format!("the most that can arrive at {} ranks with {}", world.ranks(), world.shape);
+    let why =
+        format!("the most that can arrive at rank {} of {} with {}", world.rank, world.ranks(), world.shape);
     Err(CoreError::Length { what: "worst-case rows", got: rows, want: most, why })
 }
 
@@ -225,14 +240,24 @@ fn reserve(world: &World, prepared: &Prepared<'_>, stats: &Stats) -> Option<Rang
     world.pool.take(bytes)
 }
 
-fn read_matrix(world: &World, epoch: u64, layout: Layout) -> Result<CountMatrix> {
+fn read_matrix(world: &World, wait: Wait, layout: Layout) -> Result<CountMatrix> {
     let (ranks, experts) = (world.ranks(), world.placement.experts());
     let (mut to_rank, mut to_expert) = (Vec::new(), Vec::new());
     to_rank.reserve_exact(ranks * ranks);
     to_expert.reserve_exact(ranks * experts);
     for control in &world.controls {
-        control.read_counts(epoch, 0, ranks, &mut to_rank);
-        control.read_counts(epoch, ranks, experts, &mut to_expert);
+        control.read_counts(wait.epoch, 0, ranks, &mut to_rank);
+        control.read_counts(wait.epoch, ranks, experts, &mut to_expert);
+    }
+    // Peers' counts: beyond what the shape allows their sums could wrap (`Shape::check_rows`).
+    let tokens = world.shape.max_tokens as u64;
+    for source in 0..ranks {
+        let choices: u64 =
+            to_expert[source * experts..(source + 1) * experts].iter().map(|&n| u64::from(n)).sum();
+        let most = to_rank[source * ranks..(source + 1) * ranks].iter().max().copied().unwrap_or(0);
+        if u64::from(most) > tokens || choices > tokens * world.shape.top_k as u64 {
+            return Err(world.fail(wait, Cause::Protocol, source));
+        }
     }
     CountMatrix::new(world.placement, layout, to_rank, to_expert)
         .map_err(|error| HostError::Misuse { rank: world.rank, error })
@@ -271,9 +296,20 @@ fn targets(
 ) -> Result<Vec<Target>> {
     let mut targets = Vec::with_capacity(records.len());
     for (rank, record) in records.iter().enumerate() {
+        if record.fixed_rows != NOWHERE && record.fixed_rows > u64::from(u32::MAX) {
+            return Err(world.fail(wait, Cause::Protocol, rank));
+        }
         let (rows, entries) = extent(matrix, rank, record);
         let layout = OutputLayout::new(&prepared.kind, rows, entries);
-        let offset = if layout.bytes as u64 <= record.bytes { record.base } else { record.fallback };
+        // A slice that was announced must lie in the pool; the fallback is where the shape puts it.
+        let offset = if layout.bytes as u64 <= record.bytes {
+            world.place(wait, rank, record.base, record.bytes as usize)?;
+            record.base
+        } else if layout.bytes <= world.regions.fallback_bytes {
+            world.regions.fallback[(wait.epoch % 2) as usize] as u64
+        } else {
+            return Err(world.fail(wait, Cause::Protocol, rank));
+        };
         let local = world.placement.experts_of(rank);
         targets.push(Target {
             base: world.place(wait, rank, offset, layout.bytes)?,
@@ -370,14 +406,17 @@ fn receive(
     matrix: Cow<'_, CountMatrix>,
     landed: Landed,
     stats: &mut Stats,
-) -> Received {
+) -> Result<Received> {
     let (rows, entries) = extent(&matrix, world.rank, &landed.record);
     let layout = OutputLayout::new(&prepared.kind, rows, entries);
     let mut kept = None;
     if layout.bytes as u64 <= landed.record.bytes {
         kept = landed.reserved.map(|memory| memory.trimmed(layout.bytes));
     }
-    let memory = kept.unwrap_or_else(|| copy_out(world, &landed.record, layout.bytes, stats));
+    let memory = match kept {
+        Some(memory) => memory,
+        None => copy_out(world, landed.epoch, layout.bytes, stats)?,
+    };
 
     let handle = if let Some(handle) = prepared.cached {
         handle.clone()
@@ -398,19 +437,19 @@ fn receive(
         phases: DispatchPhases::default(),
     };
     complete(world, &mut received);
-    received
+    Ok(received)
 }
 
 /// Moves rows that landed in the fallback to memory of their own, and the fallback's pages back to the system.
-fn copy_out(world: &Arc<World>, record: &Record, bytes: usize, stats: &mut Stats) -> Memory {
-    let (memory, _) = Memory::take(world, bytes);
-    let fallback = record.fallback as usize;
+fn copy_out(world: &Arc<World>, epoch: u64, bytes: usize, stats: &mut Stats) -> Result<Memory> {
+    let memory = Memory::take(world, bytes)?;
+    let fallback = world.regions.fallback[(epoch % 2) as usize];
     // SAFETY: the fallback is as large as any output of this shape, all writers are done with it, and
     // `memory` is a fresh range of `bytes` bytes.
     unsafe { std::ptr::copy_nonoverlapping(world.segment().base().add(fallback), memory.base(), bytes) };
     world.segment().release(fallback, bytes);
     stats.fallbacks += 1;
-    memory
+    Ok(memory)
 }
 
 /// What arrived, from the counts and the carried ids and tokens.
@@ -433,9 +472,11 @@ fn arrivals(
     if matches!(prepared.layout, Layout::ExpertMajor { .. }) {
         let local = world.placement.experts_of(world.rank);
         let mut next: Vec<usize> = local.map(|expert| matrix.expert_start(expert)).collect();
-        // A peer's id is outside data: one that is not an expert of this rank counts as none.
+        // A peer's ids are outside data: one that is not an expert of this rank, or is beyond the rows that the counts
+        // gave, counts as none.
+        let rows = matrix.rows(world.rank);
         choice_rows.extend(ids.iter().map(|&id| match next.get_mut(id as usize) {
-            Some(row) if id >= 0 => {
+            Some(row) if id >= 0 && *row < rows => {
                 *row += 1;
                 (*row - 1) as u32
             }

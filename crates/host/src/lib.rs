@@ -28,7 +28,7 @@ pub mod simd;
 mod staging;
 mod world;
 
-pub use build::HostConfig;
+pub use build::{HostConfig, MOST_LIVE_OUTPUTS};
 pub use call::{Combine, CombinePhases, Dispatch, DispatchPhases, Payload, Route};
 pub use combine::{Combined, MAX_BIASES};
 pub use communicator::{HostCommunicator, Stats};

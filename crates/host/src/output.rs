@@ -6,6 +6,7 @@ use std::sync::Arc;
 use expertrail_core::{Bf16, Dtype, Handle};
 
 use crate::call::DispatchPhases;
+use crate::error::{HostError, Result, bytes_text};
 use crate::pool::Range;
 use crate::world::World;
 
@@ -58,12 +59,23 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// `bytes` from the pool, or private memory when it has no room. The bool says which: true for the pool.
-    pub(crate) fn take(world: &Arc<World>, bytes: usize) -> (Self, bool) {
-        match world.pool.take(bytes) {
-            Some(range) => (Self::Pool(world.clone(), range), true),
-            None => (Self::private(bytes), false),
+    /// `bytes` from the pool, or private memory when it has no room.
+    ///
+    /// # Errors
+    /// [`HostError::System`] when there is no private memory either.
+    pub(crate) fn take(world: &Arc<World>, bytes: usize) -> Result<Self> {
+        if let Some(range) = world.pool.take(bytes) {
+            return Ok(Self::Pool(world.clone(), range));
         }
+        let lines = bytes.div_ceil(64);
+        let mut cells = Vec::new();
+        cells.try_reserve_exact(lines).map_err(|error| HostError::System {
+            rank: world.rank,
+            what: format!("allocation of {} beside the pool", bytes_text(bytes as u64)),
+            reason: error.to_string(),
+        })?;
+        cells.extend((0..lines).map(|_| UnsafeCell::new(Line([0; 64]))));
+        Ok(Self::Private(cells))
     }
 
     /// Gives back what lies behind the first `bytes`.
@@ -72,10 +84,6 @@ impl Memory {
             *range = world.pool.trim(*range, bytes);
         }
         self
-    }
-
-    fn private(bytes: usize) -> Self {
-        Self::Private((0..bytes.div_ceil(64)).map(|_| UnsafeCell::new(Line([0; 64]))).collect())
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -212,6 +220,11 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Whether combine reads these rows where they lie (they are in the pool) or must stage them.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.memory, Memory::Pool(..))
+    }
+
     /// The elements, `[rows, hidden]` as they were asked for.
     pub fn as_slice(&self) -> &[Bf16] {
         // SAFETY: the memory was taken for this many elements and holds plain numbers from the start.

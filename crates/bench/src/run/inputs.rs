@@ -139,7 +139,7 @@ impl Inputs {
         let most_rows = (0..sets).map(|set| inputs.rows_received(options, team, set)).max().unwrap_or(0);
         for set in 0..rotation.expert_sets {
             team.comm.status()?;
-            inputs.experts.push(inputs.make_experts(options, team, set, most_rows));
+            inputs.experts.push(inputs.make_experts(options, team, set, most_rows)?);
         }
         Ok(inputs)
     }
@@ -183,7 +183,13 @@ impl Inputs {
         }
     }
 
-    fn make_experts(&self, options: &Options, team: &Team, set: usize, rows: usize) -> ExpertRows {
+    fn make_experts(
+        &self,
+        options: &Options,
+        team: &Team,
+        set: usize,
+        rows: usize,
+    ) -> Result<ExpertRows, BenchError> {
         let hidden = options.resolved.shape.hidden;
         let fill = |all: &mut [Bf16]| {
             for (row, out) in all.chunks_exact_mut(hidden).enumerate() {
@@ -192,14 +198,14 @@ impl Inputs {
         };
         match options.combine_input {
             CombineInput::Shared => {
-                let mut made = team.comm.alloc_rows(rows);
+                let mut made = team.comm.alloc_rows(rows)?;
                 fill(made.as_mut_slice());
-                ExpertRows::Shared(made)
+                Ok(ExpertRows::Shared(made))
             }
             CombineInput::Private => {
                 let mut made = vec![Bf16(0); rows * hidden];
                 fill(&mut made);
-                ExpertRows::Private(made)
+                Ok(ExpertRows::Private(made))
             }
         }
     }

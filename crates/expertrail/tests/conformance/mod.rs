@@ -162,7 +162,7 @@ fn check_combine(
                 combine_and_check(comm, world, &rows, &handle, (expected, version))?;
             }
             Inputs::Shared => {
-                let mut rows = comm.alloc_rows(handle.rows());
+                let mut rows = comm.alloc_rows(handle.rows()).map_err(|e| e.to_string())?;
                 rows.as_mut_slice().copy_from_slice(&world.expert_rows(rank, handle.rows(), version));
                 combine_and_check(comm, world, rows.as_slice(), &handle, (expected, version))?;
             }
@@ -176,7 +176,7 @@ fn check_combine(
             // Owners differ: a source reads some rows in place and gets others through staging.
             Inputs::Mixed => {
                 let made = world.expert_rows(rank, handle.rows(), version);
-                let mut shared = comm.alloc_rows(handle.rows());
+                let mut shared = comm.alloc_rows(handle.rows()).map_err(|e| e.to_string())?;
                 shared.as_mut_slice().copy_from_slice(&made);
                 let rows = if rank.is_multiple_of(2) { &made[..] } else { shared.as_slice() };
                 combine_and_check(comm, world, rows, &handle, (expected, version))?;
