@@ -299,12 +299,15 @@ fn a_failure_found_by_another_rank_ends_the_wait_of_all() {
 /// return what it read of changed rows.
 #[test]
 fn rows_changed_after_a_failure_are_never_somebodys_result() {
-    let shape = Shape { max_tokens: 3000, hidden: 4096, top_k: 2, experts: 2 };
+    // Long enough for rank 1 that rank 0 notices the cancellation (within 50 ms) while rank 1 still reads.
+    let shape = Shape { max_tokens: 12_000, hidden: 4096, top_k: 2, experts: 2 };
     let outcomes = on_groups(2, |group| {
         let token = expertrail::CancelToken::new();
-        let comm = Communicator::builder(group).shape(shape).cancel(token.clone()).build().unwrap();
+        let slow = expertrail::Simd::Portable;
+        let comm =
+            Communicator::builder(group).shape(shape).simd(slow).cancel(token.clone()).build().unwrap();
         // All of rank 1's tokens go to both ranks; rank 0 has one token, so it is done at once.
-        let tokens = if comm.rank() == 0 { 1 } else { 3000 };
+        let tokens = if comm.rank() == 0 { 1 } else { 12_000 };
         let routing = Routing::new([0, 1].repeat(tokens), 2, 2).unwrap();
         let mut received = comm.dispatch(&vec![Bf16::from_f32(1.0); tokens * 4096], &routing).unwrap();
         let handle = received.handle().clone();
@@ -352,6 +355,7 @@ fn weights_come_back_right_when_the_pool_is_full() {
         let args = Combine::new(received.bf16().unwrap(), received.handle()).topk_weights(&carried);
         let combined = comm.combine_with(&args).unwrap();
         assert_eq!(combined.weights().unwrap(), weights);
+        assert!(received.bf16().unwrap().iter().all(|v| v.to_f32() == 1.0));
         assert!(held.iter().all(|rows| rows.as_slice().iter().all(|v| v.0 == 0x1357)));
     });
 }

@@ -164,15 +164,15 @@ impl HostCommunicator {
                 let to = &mut out[next * hidden..(next + 1) * hidden];
                 sources.sum(args, next, &mut exchange, &mut scratch, (to, copier));
                 next += 1;
+                if next.is_multiple_of(CHECK) {
+                    world.check(wait)?;
+                }
             }
             if next == handle.tokens() && exchange.all_pushed() {
                 break;
             }
             if !pushed && next == first {
                 exchange.sleep(needed)?;
-            }
-            if next.is_multiple_of(CHECK) {
-                world.check(wait)?;
             }
         }
         exchange.announce_all();

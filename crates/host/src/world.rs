@@ -131,7 +131,8 @@ impl World {
         }
         loop {
             self.check(wait)?;
-            if bell.sleep_unless(&SharedFutex, SLICE, &ready) {
+            let slice = SLICE.min(wait.until.saturating_duration_since(Instant::now()));
+            if bell.sleep_unless(&SharedFutex, slice, &ready) {
                 return Ok(());
             }
             if self.controls[culprit].closed() && !ready() {
