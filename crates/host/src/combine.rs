@@ -50,7 +50,7 @@ impl HostCommunicator {
     /// node's sum is rounded to BF16 first. Expert-major rows are first reduced to one partial per rank, in
     /// ascending choice, and rounded.
     ///
-    /// After an error of kind [`HostError::Failed`] peers may still be reading `args.rows` for a moment; what they make
+    /// After an error of kind [`HostError::Failed`](crate::HostError::Failed) peers may still be reading `args.rows` for a moment; what they make
     /// of them is an error on their side too.
     ///
     /// # Errors

@@ -75,9 +75,24 @@ fn under_torchrun_whose_port_is_left_alone() {
     assert_eq!(store.accept().expect_err("no caller").kind(), ErrorKind::WouldBlock);
 }
 
+/// Every rank of a launcher that is not recognised would otherwise be a passing world of its own.
 #[test]
-fn a_world_of_one_needs_no_variables() {
-    let run = finish(bench(&SHAPE)).exits(0);
+fn without_a_launcher_nothing_is_run() {
+    let unknown: [&[(&str, &str)]; 3] =
+        [&[], &[("PMI_RANK", "0"), ("PMI_SIZE", "2")], &[("MV2_COMM_WORLD_RANK", "1")]];
+    for variables in unknown {
+        let mut command = bench(&SHAPE);
+        command.envs(variables.iter().copied());
+        let run = finish(command).exits(2).says(&["--launched", "EXPERTRAIL_WORLD_SIZE"]);
+        assert_eq!(run.out, "");
+    }
+}
+
+#[test]
+fn a_world_of_one_is_said_to_be_one() {
+    let mut command = bench(&SHAPE);
+    command.env("EXPERTRAIL_RANK", "0").env("EXPERTRAIL_WORLD_SIZE", "1");
+    let run = finish(command).exits(0);
     assert!(run.out.contains("1 rank on 1 node") && run.out.contains("verdict: PASS"), "{}", run.out);
 }
 
