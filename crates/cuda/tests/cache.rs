@@ -1,0 +1,153 @@
+//! The disk cache.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use expertrail_cuda::kernels::PROBE;
+use expertrail_cuda::{Arch, Cache, Cubin, Key, Program, Version};
+use support::{cubin, folder};
+
+const VERSION: Version = Version { major: 13, minor: 0 };
+
+fn key(source: &str) -> Key {
+    Key::new(&Program { source, ..PROBE }, &["-x".to_owned()], Arch::SM_90A, VERSION)
+}
+
+fn kernels(tail: &[u8]) -> Cubin {
+    Cubin::new(cubin(tail)).unwrap()
+}
+
+fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn what_is_put_is_got() {
+    let folder = folder("round");
+    let cache = Cache::at(folder.join("a/b"));
+    assert_eq!(cache.get(&key("1")), None);
+    cache.put(&key("1"), &kernels(b"one")).unwrap();
+    cache.put(&key("2"), &kernels(b"two")).unwrap();
+    assert_eq!(cache.get(&key("1")), Some(kernels(b"one")));
+    assert_eq!(cache.get(&key("2")), Some(kernels(b"two")));
+    cache.put(&key("1"), &kernels(b"new")).unwrap();
+    assert_eq!(cache.get(&key("1")), Some(kernels(b"new")));
+    assert_eq!(files(&folder.join("a/b")).len(), 2, "nothing is left aside");
+    let mode = std::fs::metadata(folder.join("a/b")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn every_input_changes_the_key() {
+    let none: [String; 0] = [];
+    let base = Program { name: "n", source: "s", headers: &[], options: &[] };
+    let keys = [
+        Key::new(&base, &none, Arch::SM_90A, VERSION),
+        Key::new(&base, &none, Arch::SM_100A, VERSION),
+        Key::new(&base, &none, Arch::SM_90A, Version { major: 13, minor: 1 }),
+        Key::new(&base, &["-a".to_owned()], Arch::SM_90A, VERSION),
+        Key::new(&base, &["-".to_owned(), "a".to_owned()], Arch::SM_90A, VERSION),
+        Key::new(&Program { name: "ns", source: "", ..base }, &none, Arch::SM_90A, VERSION),
+        Key::new(&Program { source: "t", ..base }, &none, Arch::SM_90A, VERSION),
+        Key::new(&Program { headers: &[("h", "x")], ..base }, &none, Arch::SM_90A, VERSION),
+        Key::new(&Program { headers: &[("hx", "")], ..base }, &none, Arch::SM_90A, VERSION),
+    ];
+    for (i, a) in keys.iter().enumerate() {
+        assert!(keys[..i].iter().all(|b| a != b), "key {i}");
+    }
+}
+
+#[test]
+fn damaged_entries_are_no_hits_and_are_replaced() {
+    let folder = folder("damage");
+    let cache = Cache::at(&folder);
+    cache.put(&key("1"), &kernels(b"one")).unwrap();
+    let file = files(&folder).pop().unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    // Every byte counts, and so does every length.
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        std::fs::write(&file, bytes).unwrap();
+        assert_eq!(cache.get(&key("1")), None, "byte {at}");
+        std::fs::write(&file, &whole[..at]).unwrap();
+        assert_eq!(cache.get(&key("1")), None, "length {at}");
+    }
+    std::fs::write(&file, [&whole[..], b"x"].concat()).unwrap();
+    assert_eq!(cache.get(&key("1")), None, "a byte too many");
+    // Two keys with one hash: the entry is another key's.
+    cache.put(&key("2"), &kernels(b"two")).unwrap();
+    let other = files(&folder).into_iter().find(|path| *path != file).unwrap();
+    std::fs::copy(&other, &file).unwrap();
+    assert_eq!(cache.get(&key("1")), None, "another key's entry");
+    cache.put(&key("1"), &kernels(b"one")).unwrap();
+    assert_eq!(cache.get(&key("1")), Some(kernels(b"one")));
+    // A folder, or a huge file, in an entry's place.
+    std::fs::File::options().write(true).open(&file).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(cache.get(&key("1")), None);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert_eq!(cache.get(&key("1")), None);
+    assert!(cache.put(&key("1"), &kernels(b"one")).is_err());
+    assert_eq!(files(&folder).len(), 2, "the entry aside is removed when it cannot be renamed");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn readers_see_whole_entries_whoever_writes() {
+    let folder = folder("writers");
+    let cache = Cache::at(&folder);
+    let versions: Vec<Cubin> = (0..4_u8).map(|i| kernels(&vec![i; 20_000 + 1000 * usize::from(i)])).collect();
+    cache.put(&key("1"), &versions[0]).unwrap();
+    std::thread::scope(|scope| {
+        for version in &versions {
+            scope.spawn(|| (0..100).for_each(|_| cache.put(&key("1"), version).unwrap()));
+        }
+        for _ in 0..200 {
+            let got = cache.get(&key("1")).expect("an entry is always there");
+            assert!(versions.contains(&got));
+        }
+    });
+    assert_eq!(files(&folder).len(), 1);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let folder = folder("unwritable");
+    // A file where the folder should be: also root cannot write there.
+    std::fs::write(folder.join("file"), "").unwrap();
+    let cache = Cache::at(folder.join("file/cache"));
+    assert_eq!(cache.get(&key("1")), None);
+    let error = cache.put(&key("1"), &kernels(b"")).unwrap_err();
+    assert!(
+        error.to_string().contains("file/cache") && error.to_string().contains("EXPERTRAIL_CACHE"),
+        "{error}"
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_environment_chooses_the_folder() {
+    type Case = (&'static [(&'static str, &'static str)], Option<&'static str>);
+    let cases: [Case; 7] = [
+        (&[("EXPERTRAIL_CACHE", "/e"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], Some("/e")),
+        (&[("EXPERTRAIL_CACHE", "off"), ("HOME", "/h")], None),
+        (&[("EXPERTRAIL_CACHE", ""), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], Some("/x/expertrail")),
+        (&[("XDG_CACHE_HOME", "x"), ("HOME", "/h")], Some("/h/.cache/expertrail")),
+        (&[("HOME", "/h")], Some("/h/.cache/expertrail")),
+        (&[("HOME", "")], None),
+        (&[], None),
+    ];
+    for (variables, wanted) in cases {
+        let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into());
+        assert_eq!(Cache::from_variables(get).folder(), wanted.map(Path::new), "{variables:?}");
+    }
+    Cache::off().put(&key("1"), &kernels(b"")).unwrap();
+    assert_eq!(Cache::off().get(&key("1")), None);
+}
