@@ -31,7 +31,7 @@ pub struct HostCommunicator {
     rings: Rings,
     stores: Option<Stores>,
     state: Mutex<State>,
-    /// Dropped first of all that matters: joins its thread, which reads the controls.
+    /// Ends its thread when dropped; the thread has its own references to the controls it reads.
     _watch: Option<DeathWatch>,
 }
 
