@@ -12,15 +12,15 @@ pub fn read() -> Machine {
     Machine {
         cpu: cpu_model(&cpuinfo),
         cores: std::thread::available_parallelism().ok().map(|n| n.get() as u64),
-        llc_bytes: Some(last_level_cache()).filter(|&bytes| bytes > 0),
+        llc_bytes: llc_bytes(),
         memory_bytes: meminfo_bytes(&meminfo, "MemTotal:"),
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()),
     }
 }
 
-/// Bytes of memory that could be used now.
-pub fn available_memory() -> Option<u64> {
-    meminfo_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+/// Bytes of all last-level caches together; `None` where the kernel does not tell.
+pub fn llc_bytes() -> Option<u64> {
+    Some(last_level_cache()).filter(|&bytes| bytes > 0)
 }
 
 /// Bytes of private memory of this process that are resident now (`RssAnon`).

@@ -93,16 +93,13 @@ fn launch(args: &BenchArgs) -> Result<u8, Stop> {
 /// One rank.
 fn rank(args: &BenchArgs) -> Result<u8, Stop> {
     let cancel = CancelToken::on_signals().unwrap_or_default();
-    let nobody = || {
-        Stop::usage(
+    let identity = Identity::from_env().map_err(|e| Stop::from(BenchError::from(GroupError::from(e))))?;
+    if identity.launcher == Launcher::Single {
+        return Err(Stop::usage(
             "--launched, but the environment names no launcher (torchrun, srun, Open MPI's mpirun, a Kubernetes \
              indexed Job); set EXPERTRAIL_RANK, EXPERTRAIL_WORLD_SIZE and EXPERTRAIL_ROOT=host:port, or leave \
              --launched out to start the ranks here",
-        )
-    };
-    let identity = Identity::from_env().map_err(|e| Stop::from(BenchError::from(GroupError::from(e))))?;
-    if identity.launcher == Launcher::Single {
-        return Err(nobody());
+        ));
     }
     let join = JoinOptions {
         cancel,

@@ -302,17 +302,16 @@ fn targets(
         let (rows, entries) = extent(matrix, rank, record);
         let layout = OutputLayout::new(&prepared.kind, rows, entries);
         // A slice that was announced must lie in the pool; the fallback is where the shape puts it.
-        let offset = if layout.bytes as u64 <= record.bytes {
-            world.place(wait, rank, record.base, record.bytes as usize)?;
-            record.base
+        let base = if layout.bytes as u64 <= record.bytes {
+            world.place(wait, rank, record.base, record.bytes as usize)?
         } else if layout.bytes <= world.regions.fallback_bytes {
-            world.regions.fallback[(wait.epoch % 2) as usize] as u64
+            world.place(wait, rank, world.regions.fallback[(wait.epoch % 2) as usize] as u64, layout.bytes)?
         } else {
             return Err(world.fail(wait, Cause::Protocol, rank));
         };
         let local = world.placement.experts_of(rank);
         targets.push(Target {
-            base: world.place(wait, rank, offset, layout.bytes)?,
+            base,
             layout,
             arrival: matrix.arrival_offset(world.rank, rank),
             first_expert: local.start as i32,

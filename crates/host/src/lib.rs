@@ -33,7 +33,8 @@ pub use call::{Combine, CombinePhases, Dispatch, DispatchPhases, Payload, Route}
 pub use combine::{Combined, MAX_BIASES};
 pub use communicator::{HostCommunicator, Stats};
 pub use copy::Stores;
-pub use error::{Cause, Failure, HostError, Phase, Result, bytes_text};
+pub use error::{Cause, Failure, HostError, Phase, Result};
+pub use memory::available_memory;
 pub use output::{Received, Rows};
 pub use probe::CopyProbe;
 pub use simd::Simd;

@@ -30,6 +30,11 @@ pub(crate) fn limit(set_limit: Option<u64>) -> Option<Limit> {
     limits.into_iter().min_by_key(|limit| limit.bytes)
 }
 
+/// Bytes that the system and this process's control group still allow; `None` where neither can be read.
+pub fn available_memory() -> Option<u64> {
+    limit(None).map(|limit| limit.bytes)
+}
+
 fn mem_available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;

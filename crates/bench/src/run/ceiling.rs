@@ -1,7 +1,7 @@
 //! The ceiling of the same run: plain copies, as many processes at once as there are ranks.
 
 use expertrail::Group;
-use expertrail::host::{CopyProbe, Stores};
+use expertrail::host::{CopyProbe, Stores, available_memory};
 
 use super::{BenchError, Team};
 use crate::machine;
@@ -21,9 +21,9 @@ pub(crate) struct Measured {
 
 /// Measures the ceiling. Collective over `world`.
 pub(crate) fn measure(world: &Group, team: &Team) -> Result<Measured, BenchError> {
-    let llc = machine::read().llc_bytes.unwrap_or(0);
+    let llc = machine::llc_bytes().unwrap_or(0);
     let wanted = (4 * llc + (64 << 20)).max(LEAST_WORKING_SET);
-    let allowed = machine::available_memory().map_or(wanted, |bytes| bytes / 4);
+    let allowed = available_memory().map_or(wanted, |bytes| bytes / 4);
     // All ranks must use the same size; the least any rank would is safe for all.
     let offers = world.all_gather("ceiling size", &wanted.min(allowed).to_le_bytes())?;
     let total =

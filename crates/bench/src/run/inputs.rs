@@ -2,6 +2,7 @@
 
 use expertrail::core::account::{self, RowSize, Traffic, topk_metadata_bytes};
 use expertrail::core::roofline::Transfer;
+use expertrail::host::available_memory;
 use expertrail::{Bf16, Dtype, Payload, Routing, Rows, Topology};
 
 use super::{BenchError, CombineInput, Options, Team};
@@ -28,7 +29,7 @@ impl Rotation {
     pub(crate) fn choose(options: &Options, topology: &Topology) -> Self {
         let shape = options.resolved.shape;
         let ranks = options.resolved.topology.ranks() as u64;
-        let llc = machine::read().llc_bytes.unwrap_or(32 << 20);
+        let llc = machine::llc_bytes().unwrap_or(32 << 20);
         let tokens = (shape.max_tokens * options.resolved.dispatch_dtype.wire_row_bytes(shape.hidden)) as u64;
         let share = 1.0 - (1.0 - 1.0 / topology.ranks() as f64).powi(shape.top_k as i32);
         let rows = (shape.max_tokens * 2 * shape.hidden) as f64 * topology.ranks() as f64 * share;
@@ -37,7 +38,7 @@ impl Rotation {
         let (mut token_sets, mut expert_sets) = (sets(tokens), sets(rows));
         // One more live output of `rows` is received, and one of `tokens` combined.
         let needed = |t: u64, e: u64| ranks * ((t + 2) * tokens + (e + 2) * rows);
-        let allowed = machine::available_memory().map_or(u64::MAX, |bytes| bytes / 3);
+        let allowed = available_memory().map_or(u64::MAX, |bytes| bytes / 3);
         while needed(token_sets, expert_sets) > allowed && (token_sets > 1 || expert_sets > 1) {
             token_sets = (token_sets / 2).max(1);
             expert_sets = (expert_sets / 2).max(1);

@@ -103,20 +103,15 @@ pub fn run(
     options.layout.check()?;
     let started_at = report::now_rfc3339();
     let topology = options.resolved.topology;
-    let members: Vec<usize> = match options.resolved.scope {
-        Scope::World => (0..world.size()).collect(),
+    let (members, team_topology, subset) = match options.resolved.scope {
+        Scope::World => ((0..world.size()).collect(), topology, None),
         Scope::Node => {
-            let node = topology.node_of(world.rank());
-            (node * topology.ranks_per_node()..(node + 1) * topology.ranks_per_node()).collect()
+            let first = topology.node_of(world.rank()) * topology.ranks_per_node();
+            let members: Vec<usize> = (first..first + topology.ranks_per_node()).collect();
+            let subset = world.subset("one group per node", &members)?;
+            let one_node = Topology::one_node(members.len())?;
+            (members, one_node, Some(subset))
         }
-    };
-    let subset = match options.resolved.scope {
-        Scope::World => None,
-        Scope::Node => Some(world.subset("one group per node", &members)?),
-    };
-    let team_topology = match options.resolved.scope {
-        Scope::World => topology,
-        Scope::Node => Topology::one_node(members.len())?,
     };
     let rotation = inputs::Rotation::choose(&options, &team_topology);
     let comm = Communicator::builder(subset.as_ref().unwrap_or(world))

@@ -34,6 +34,13 @@ struct Card {
     hot: bool,
 }
 
+impl Card {
+    /// The most memory this rank should need.
+    fn budget_bytes(&self) -> u64 {
+        self.input_bytes + self.samples.output_bytes + MEMORY_ALLOWANCE
+    }
+}
+
 /// Tokens as the guide counts them, over all timed iterations.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct GuideTokens {
@@ -92,9 +99,9 @@ pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, Bench
     let mut verdict = verification.verdict();
     let memory = Memory {
         peak_bytes_per_rank: cards.iter().map(|c| c.samples.peak_bytes).collect(),
-        budget_bytes: cards.iter().map(|c| c.input_bytes + c.samples.output_bytes + MEMORY_ALLOWANCE).max(),
+        budget_bytes: cards.iter().map(Card::budget_bytes).max(),
     };
-    let warnings = warnings(run, &cards, &memory);
+    let warnings = warnings(run, &cards);
     let ops = ops(run, &cards)?;
     if verdict.status == Status::Pass && ops.iter().any(|op| op.time_us.p50 <= 0.0) {
         verdict.status = Status::Inconclusive;
@@ -164,7 +171,7 @@ fn verification(mode: VerifyMode, cards: &[Card]) -> Verification {
     }
 }
 
-fn warnings(run: &Run<'_>, cards: &[Card], memory: &Memory) -> Vec<String> {
+fn warnings(run: &Run<'_>, cards: &[Card]) -> Vec<String> {
     let mut warnings = run.options.resolved.warnings.clone();
     if !run.ceiling.beyond_cache {
         warnings.push(
@@ -178,9 +185,8 @@ fn warnings(run: &Run<'_>, cards: &[Card], memory: &Memory) -> Vec<String> {
              grew by more than a quarter from call to call)"
         ));
     }
-    let budget = memory.budget_bytes.unwrap_or(u64::MAX);
     for (rank, card) in cards.iter().enumerate() {
-        let budget = (card.input_bytes + card.samples.output_bytes + MEMORY_ALLOWANCE).min(budget);
+        let budget = card.budget_bytes();
         if card.samples.peak_bytes > budget {
             warnings.push(format!(
                 "rank {rank} peaked at {} MiB, more than its inputs, outputs and 96 MiB ({} MiB)",
