@@ -10,6 +10,7 @@ pub mod account;
 pub mod bf16;
 pub mod error;
 pub mod expect;
+pub mod failure;
 pub mod fp8;
 pub mod handle;
 pub mod oracle;
@@ -22,6 +23,7 @@ pub mod topology;
 
 pub use bf16::Bf16;
 pub use error::{CoreError, Result};
+pub use failure::{Cause, Failure, Phase};
 pub use handle::Handle;
 pub use placement::Placement;
 pub use plan::{CountMatrix, Layout, Plan};

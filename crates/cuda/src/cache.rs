@@ -2,7 +2,8 @@
 //!
 //! An entry's file is named by a hash of everything that the kernels were compiled from, and holds all of that again
 //! beside the kernels: a hash that two share, a cut file or a flipped bit is no hit. Entries are written aside and
-//! renamed, so readers and any number of writers need no lock.
+//! renamed, so readers and any number of writers need no lock. Who writes also removes the entries used longest ago
+//! beyond the folder's bounds; a reader that has one of them open keeps it, and one that comes later compiles again.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -10,11 +11,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
 use crate::arch::Arch;
 use crate::cubin::Cubin;
+use crate::fnv::Fnv;
 use crate::nvrtc::Program;
 use crate::version::Version;
 
@@ -22,6 +25,11 @@ use crate::version::Version;
 const MAGIC: &[u8; 16] = b"expertrail-cub1\n";
 /// Magic, lengths of key and kernels, hash of both.
 const HEADER: usize = 16 + 8 + 8 + 16;
+/// What a folder may hold before its oldest entries go: hundreds of versions of all kernels for a device.
+const MOST_BYTES: u64 = 256 << 20;
+const MOST_FILES: usize = 512;
+/// How long after its last change a file aside is one that nobody will rename any more.
+const ABANDONED: Duration = Duration::from_hours(1);
 /// No entry is larger; a file that claims so is not read.
 const LARGEST: u64 = 256 << 20;
 
@@ -69,7 +77,7 @@ impl Key {
     }
 
     fn file_name(&self) -> String {
-        format!("{:032x}.cubin", hash(&[&self.bytes]))
+        format!("{:032x}.cubin", Fnv::new().bytes(&self.bytes).sum())
     }
 }
 
@@ -77,17 +85,29 @@ impl Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     folder: Option<PathBuf>,
+    most_bytes: u64,
+    most_files: usize,
 }
 
 impl Cache {
     /// The cache in `folder`, which is made when first written to.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: Some(folder.into()) }
+        Self::in_folder(Some(folder.into()))
+    }
+
+    fn in_folder(folder: Option<PathBuf>) -> Self {
+        Self { folder, most_bytes: MOST_BYTES, most_files: MOST_FILES }
+    }
+
+    /// This cache with other bounds: 256 MiB and 512 entries unless set here. The entry written last always stays.
+    #[must_use]
+    pub fn bounded(self, bytes: u64, files: usize) -> Self {
+        Self { most_bytes: bytes, most_files: files, ..self }
     }
 
     /// No cache: nothing is found and nothing kept.
     pub fn off() -> Self {
-        Self { folder: None }
+        Self::in_folder(None)
     }
 
     /// Where the environment says: `EXPERTRAIL_CACHE` (a folder, or `off`), or else `expertrail` in `XDG_CACHE_HOME`,
@@ -105,7 +125,7 @@ impl Cache {
         // The XDG rules: a relative path is to be ignored.
         let absolute = |name: &str| set(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let caches = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-        Self { folder: caches.map(|folder| folder.join("expertrail")) }
+        Self::in_folder(caches.map(|folder| folder.join("expertrail")))
     }
 
     /// The folder.
@@ -121,8 +141,11 @@ impl Cache {
             return None;
         }
         let mut bytes = Vec::with_capacity(size as usize);
-        file.take(LARGEST).read_to_end(&mut bytes).ok()?;
-        Cubin::new(body(&bytes, key)?.to_vec()).ok()
+        (&file).take(LARGEST).read_to_end(&mut bytes).ok()?;
+        let cubin = Cubin::new(body(&bytes, key)?.to_vec()).ok()?;
+        // Its age counts from its last use. Where the folder cannot be written, nothing is removed from it either.
+        let _ = file.set_modified(SystemTime::now());
+        Some(cubin)
     }
 
     /// Keeps `cubin` under `key`, in place of what was there.
@@ -143,11 +166,57 @@ impl Cache {
         // Ranks of one job may be in containers with equal process ids on one file system, hence the time.
         let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos());
         let aside = folder.join(format!(".{name}.{}.{number}.{time}", std::process::id()));
-        let result = write(&aside, key, cubin).and_then(|()| std::fs::rename(&aside, folder.join(name)));
+        let result = write(&aside, key, cubin).and_then(|()| std::fs::rename(&aside, folder.join(&name)));
         result.map_err(|error| {
             let _ = std::fs::remove_file(&aside);
             failed(folder)(error)
-        })
+        })?;
+        self.sweep(folder, &name);
+        Ok(())
+    }
+
+    /// Removes what was used longest ago until the folder is within its bounds, and what dead writers left aside. An
+    /// entry that cannot be removed stays: that is no reason to fail, and the next writer tries again.
+    fn sweep(&self, folder: &Path, newest: &str) {
+        let now = SystemTime::now();
+        let mut entries = Vec::new();
+        for file in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            // Only what this cache made: the user may have chosen a folder that holds other files.
+            let Some(kind) = made_here(&name) else { continue };
+            let Some(data) = file.metadata().ok().filter(std::fs::Metadata::is_file) else { continue };
+            let Ok(used) = data.modified() else { continue };
+            match kind {
+                Made::Entry => entries.push((name != newest, used, name, data.len())),
+                Made::Aside if now.duration_since(used).is_ok_and(|age| age > ABANDONED) => {
+                    let _ = std::fs::remove_file(file.path());
+                }
+                Made::Aside => {}
+            }
+        }
+        // The newest first, whatever the clock says of it, then by last use.
+        entries.sort_by(|a, b| (a.0, std::cmp::Reverse(a.1), &a.2).cmp(&(b.0, std::cmp::Reverse(b.1), &b.2)));
+        let mut bytes = 0;
+        for (index, (removable, _, name, length)) in entries.iter().enumerate() {
+            bytes += length;
+            if *removable && (bytes > self.most_bytes || index >= self.most_files) {
+                let _ = std::fs::remove_file(folder.join(name));
+            }
+        }
+    }
+}
+
+/// The two kinds of files that a cache makes.
+enum Made {
+    Entry,
+    Aside,
+}
+
+fn made_here(name: &str) -> Option<Made> {
+    let hashed = |name: &str| name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    match name.strip_prefix('.') {
+        None => hashed(name.strip_suffix(".cubin")?).then_some(Made::Entry),
+        Some(aside) => hashed(aside.split_once(".cubin.")?.0).then_some(Made::Aside),
     }
 }
 
@@ -157,7 +226,7 @@ fn write(path: &Path, key: &Key, cubin: &Cubin) -> std::io::Result<()> {
     header.extend(MAGIC);
     header.extend((key.bytes.len() as u64).to_le_bytes());
     header.extend((cubin.bytes().len() as u64).to_le_bytes());
-    header.extend(hash(&[&key.bytes, cubin.bytes()]).to_le_bytes());
+    header.extend(Fnv::new().bytes(&key.bytes).bytes(cubin.bytes()).sum().to_le_bytes());
     for part in [&header, &key.bytes, cubin.bytes()] {
         file.write_all(part)?;
     }
@@ -173,29 +242,8 @@ fn body<'a>(entry: &'a [u8], key: &Key) -> Option<&'a [u8]> {
     }
     let (kept, cubin) = rest.split_at_checked(key.bytes.len())?;
     let sum = u128::from_le_bytes(header.get(32..HEADER)?.try_into().ok()?);
-    let whole = number(24)? == cubin.len() as u64 && kept == key.bytes && hash(&[kept, cubin]) == sum;
+    let whole = number(24)? == cubin.len() as u64
+        && kept == key.bytes
+        && Fnv::new().bytes(kept).bytes(cubin).sum() == sum;
     whole.then_some(cubin)
-}
-
-/// FNV-1a of 128 bits over `parts`, one after the other.
-fn hash(parts: &[&[u8]]) -> u128 {
-    const START: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = (1 << 88) + 0x13b;
-    parts
-        .iter()
-        .flat_map(|part| part.iter())
-        .fold(START, |sum, byte| (sum ^ u128::from(*byte)).wrapping_mul(PRIME))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hash_is_fnv_1a() {
-        // From the specification's list of test vectors.
-        assert_eq!(hash(&[]), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_eq!(hash(&[b"a"]), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
-        assert_eq!(hash(&[b"foo", b"bar"]), hash(&[b"foobar"]));
-    }
 }

@@ -67,6 +67,21 @@ impl Context {
         Ok(self.driver().check(name, body(self.driver().api()))?)
     }
 
+    /// Runs `body` as if this thread captured nothing. While it does, the driver forbids it to ask after events, even
+    /// after those that have nothing to do with the capture.
+    pub(crate) fn outside_capture<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        const RELAXED: i32 = 2;
+        let mut mode = RELAXED;
+        self.call("cuThreadExchangeStreamCaptureMode", |api| {
+            // SAFETY: the driver reads and writes one integer.
+            unsafe { (api.capture_mode)(&raw mut mode) }
+        })?;
+        let result = body();
+        // SAFETY: as above; the mode is what it was before.
+        self.call_in_drop(|api| unsafe { (api.capture_mode)(&raw mut mode) });
+        result
+    }
+
     /// As [`Context::call`] where nothing can be done about a failure: in drops.
     pub(crate) fn call_in_drop(&self, body: impl FnOnce(&DriverApi) -> i32) {
         if let Ok(_entered) = self.enter() {

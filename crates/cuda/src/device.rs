@@ -1,6 +1,7 @@
 //! A GPU, before anything runs on it.
 
 use std::ffi::{c_char, c_int};
+use std::fmt::{self, Write as _};
 
 use crate::arch::Arch;
 use crate::context::Context;
@@ -34,8 +35,45 @@ impl Attribute {
     pub const VIRTUAL_MEMORY: Self = Self(102);
     /// Whether memory can be shared by file descriptor.
     pub const HANDLE_FD: Self = Self(103);
+    /// Whether the NIC can reach memory of virtual memory management (`GPUDirect` RDMA).
+    pub const VIRTUAL_MEMORY_RDMA: Self = Self(110);
     /// Whether memory can be shared by fabric handle.
     pub const HANDLE_FABRIC: Self = Self(128);
+}
+
+/// What tells a device from the others in messages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceIdentity {
+    /// Its number in the process that names it.
+    pub ordinal: usize,
+    /// Its name, such as `NVIDIA H200`.
+    pub name: String,
+    /// Its identity, the same in every process.
+    pub uuid: [u8; 16],
+}
+
+impl DeviceIdentity {
+    /// Whether it is a slice of a device in MIG mode: the driver says so in the name alone.
+    pub fn is_mig(&self) -> bool {
+        self.name.split_whitespace().any(|word| word == "MIG")
+    }
+}
+
+impl fmt::Display for DeviceIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} ({}, {})", self.ordinal, self.name, uuid_text(&self.uuid, self.is_mig()))
+    }
+}
+
+/// A uuid as `nvidia-smi -L` writes it.
+pub(crate) fn uuid_text(uuid: &[u8; 16], mig: bool) -> String {
+    let mut text = if mig { "MIG".to_owned() } else { "GPU".to_owned() };
+    for (index, byte) in uuid.iter().enumerate() {
+        let dash = if matches!(index, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
+        // Writing to a text cannot fail.
+        let _ = write!(text, "{dash}{byte:02x}");
+    }
+    text
 }
 
 /// A device.
@@ -117,6 +155,26 @@ impl Device {
         let code = unsafe { (self.driver.api().device_uuid)(&raw mut uuid, self.raw) };
         self.driver.check("cuDeviceGetUuid", code)?;
         Ok(uuid)
+    }
+
+    /// What names it in messages.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn identity(&self) -> Result<DeviceIdentity> {
+        Ok(DeviceIdentity { ordinal: self.ordinal, name: self.name()?, uuid: self.uuid()? })
+    }
+
+    /// Whether kernels on this device can read and write memory of `peer`.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn can_access(&self, peer: &Device) -> Result<bool> {
+        let mut can: c_int = 0;
+        // SAFETY: the driver writes one integer.
+        let code = unsafe { (self.driver.api().device_peer)(&raw mut can, self.raw, peer.raw) };
+        self.driver.check("cuDeviceCanAccessPeer", code)?;
+        Ok(can != 0)
     }
 
     /// Bytes of memory.

@@ -39,9 +39,10 @@ impl Driver {
     /// When the library is missing, older than [`OLDEST_DRIVER`], lacks an entry point, does not start, or finds no
     /// device.
     pub fn load(search: &Search) -> std::result::Result<Self, LoadError> {
-        let opened = Opened::first("the CUDA driver (libcuda.so.1)", &search.places, INSTALL)?;
-        let version = driver_version(&opened)?;
-        let api = DriverApi::resolve(&opened)?;
+        let (opened, (version, api)) =
+            Opened::first("the CUDA driver (libcuda.so.1)", &search.places, INSTALL, |opened| {
+                Ok((driver_version(opened)?, DriverApi::resolve(opened)?))
+            })?;
         let path = opened.keep();
 
         // SAFETY: cuInit takes flags, which must be 0.

@@ -39,18 +39,46 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the first of `places` that opens. `name` and `install` are for the error.
-    pub(crate) fn first(name: &str, places: &[PathBuf], install: &'static str) -> Result<Self, LoadError> {
+    /// Opens the first of `places` that opens and that `accept` takes. `name` and `install` are for the error.
+    ///
+    /// # Errors
+    /// Where there was one place only and `accept` refused it: its error. Otherwise all places, and why each does not
+    /// serve.
+    pub(crate) fn first<T>(
+        name: &str,
+        places: &[PathBuf],
+        install: &'static str,
+        mut accept: impl FnMut(&Self) -> Result<T, LoadError>,
+    ) -> Result<(Self, T), LoadError> {
         let mut tried = Vec::new();
+        let mut refused = None;
         for place in places {
             // SAFETY: this runs the library's initialisers. The places name CUDA's own libraries, or are what the
             // user set; whoever can put another library there can run code as this user anyway.
-            match unsafe { Library::new(place) } {
-                Ok(library) => return Ok(Self { library, path: place.clone(), install }),
-                Err(error) => tried.push(Tried { place: place.clone(), reason: reason(&error) }),
-            }
+            let reason = match unsafe { Library::new(place) } {
+                Ok(library) => {
+                    let opened = Self { library, path: place.clone(), install };
+                    match accept(&opened) {
+                        Ok(answer) => return Ok((opened, answer)),
+                        Err(error) => {
+                            // A refused library is unloaded (it was asked for no more than `accept` asks): the
+                            // loader would answer its bare name with it and not search on.
+                            let reason = error.reason();
+                            refused.get_or_insert(error);
+                            reason
+                        }
+                    }
+                }
+                Err(error) => reason(&error),
+            };
+            tried.push(Tried { place: place.clone(), reason });
         }
-        Err(LoadError::Missing { library: name.to_owned(), tried, install: install.to_owned() })
+        let (library, install) = (name.to_owned(), install.to_owned());
+        Err(match refused {
+            Some(error) if tried.len() == 1 => error,
+            Some(_) => LoadError::NoneServes { library, tried, install },
+            None => LoadError::Missing { library, tried, install },
+        })
     }
 
     /// Where the library was found.

@@ -8,11 +8,14 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::dynlib::entry_points;
 use crate::launch::RawLaunch;
+use crate::vmm::{RawAccess, RawAllocation};
 
 /// A context, stream, event, module or function of the driver.
 pub(crate) type Handle = usize;
 /// An address in device memory.
 pub(crate) type DevicePointer = u64;
+/// `CUmemGenericAllocationHandle`, an integer of 64 bits everywhere.
+pub(crate) type AllocationHandle = u64;
 
 entry_points! {
     /// The driver.
@@ -28,6 +31,8 @@ entry_points! {
         device_uuid = "cuDeviceGetUuid_v2", "CUDA 11.4", (*mut [u8; 16], c_int);
         device_memory = "cuDeviceTotalMem_v2", "CUDA 3.2", (*mut usize, c_int);
 
+        device_peer = "cuDeviceCanAccessPeer", "CUDA 4.0", (*mut c_int, c_int, c_int);
+
         context_retain = "cuDevicePrimaryCtxRetain", "CUDA 7.0", (*mut Handle, c_int);
         context_release = "cuDevicePrimaryCtxRelease_v2", "CUDA 11.0", (c_int);
         context_set = "cuCtxSetCurrent", "CUDA 4.0", (Handle);
@@ -42,11 +47,39 @@ entry_points! {
         copy_async = "cuMemcpyAsync", "CUDA 4.0", (DevicePointer, DevicePointer, usize, Handle);
         fill_async = "cuMemsetD8Async", "CUDA 3.2", (DevicePointer, u8, usize, Handle);
 
+        pointer_attribute = "cuPointerGetAttribute", "CUDA 4.0", (*mut c_void, c_int, DevicePointer);
+
+        host_alloc = "cuMemHostAlloc", "CUDA 2.2", (*mut *mut c_void, usize, c_uint);
+        host_free = "cuMemFreeHost", "CUDA 2.0", (*mut c_void);
+        host_pointer = "cuMemHostGetDevicePointer_v2", "CUDA 3.2", (*mut DevicePointer, *mut c_void, c_uint);
+
+        vmm_granularity = "cuMemGetAllocationGranularity", "CUDA 10.2", (*mut usize, *const RawAllocation, c_int);
+        vmm_create = "cuMemCreate", "CUDA 10.2", (*mut AllocationHandle, usize, *const RawAllocation, u64);
+        vmm_release = "cuMemRelease", "CUDA 10.2", (AllocationHandle);
+        vmm_export = "cuMemExportToShareableHandle", "CUDA 10.2", (*mut c_void, AllocationHandle, c_int, u64);
+        vmm_import = "cuMemImportFromShareableHandle", "CUDA 10.2", (*mut AllocationHandle, *mut c_void, c_int);
+        vmm_reserve = "cuMemAddressReserve", "CUDA 10.2",
+            (*mut DevicePointer, usize, usize, DevicePointer, u64);
+        vmm_unreserve = "cuMemAddressFree", "CUDA 10.2", (DevicePointer, usize);
+        vmm_map = "cuMemMap", "CUDA 10.2", (DevicePointer, usize, usize, AllocationHandle, u64);
+        vmm_unmap = "cuMemUnmap", "CUDA 10.2", (DevicePointer, usize);
+        vmm_access = "cuMemSetAccess", "CUDA 10.2", (DevicePointer, usize, *const RawAccess, usize);
+
         stream_create = "cuStreamCreateWithPriority", "CUDA 5.5", (*mut Handle, c_uint, c_int);
         stream_destroy = "cuStreamDestroy_v2", "CUDA 4.0", (Handle);
         stream_synchronize = "cuStreamSynchronize", "CUDA 2.0", (Handle);
         stream_query = "cuStreamQuery", "CUDA 2.0", (Handle);
         stream_wait_event = "cuStreamWaitEvent", "CUDA 3.2", (Handle, Handle, c_uint);
+
+        stream_is_capturing = "cuStreamIsCapturing", "CUDA 10.0", (Handle, *mut c_int);
+        capture_mode = "cuThreadExchangeStreamCaptureMode", "CUDA 10.1", (*mut c_int);
+        capture_begin = "cuStreamBeginCapture_v2", "CUDA 10.1", (Handle, c_int);
+        capture_end = "cuStreamEndCapture", "CUDA 10.0", (Handle, *mut Handle);
+
+        graph_instantiate = "cuGraphInstantiateWithFlags", "CUDA 11.4", (*mut Handle, Handle, u64);
+        graph_launch = "cuGraphLaunch", "CUDA 10.0", (Handle, Handle);
+        graph_destroy = "cuGraphDestroy", "CUDA 10.0", (Handle);
+        graph_exec_destroy = "cuGraphExecDestroy", "CUDA 10.0", (Handle);
 
         event_create = "cuEventCreate", "CUDA 2.0", (*mut Handle, c_uint);
         event_destroy = "cuEventDestroy_v2", "CUDA 4.0", (Handle);

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use expertrail_core::{Cause, CoreError, Failure};
 use thiserror::Error;
 
 use crate::arch::Arch;
+use crate::build_error::BuildError;
 use crate::dynlib::Tried;
 use crate::version::Version;
 
@@ -21,6 +23,16 @@ pub enum LoadError {
         /// What was looked for.
         library: String,
         /// Where, and what the loader said at each place.
+        tried: Vec<Tried>,
+        /// What to install or set.
+        install: String,
+    },
+    /// Libraries opened, but none of them serves.
+    #[error("{library}: none of those found serves; looked at {}; {install}", places(.tried))]
+    NoneServes {
+        /// What was looked for.
+        library: String,
+        /// Where, and what is wrong at each place.
         tried: Vec<Tried>,
         /// What to install or set.
         install: String,
@@ -84,6 +96,19 @@ pub enum LoadError {
         /// Its first failing call.
         error: CallError,
     },
+}
+
+impl LoadError {
+    /// What is wrong, without the place and the remedy, for a list of places.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Symbol { symbol, since, .. } => format!("no symbol {symbol}, which is there since {since}"),
+            Self::TooOld { found, needed, .. } => format!("version {found}, but {needed} or newer is needed"),
+            Self::Unusable { call, code, .. } => format!("its {call} failed with code {code}"),
+            Self::Missing { library, tried, .. } => format!("{library} not found at {}", places(tried)),
+            Self::NoneServes { .. } | Self::NoDevice { .. } | Self::Start { .. } => self.to_string(),
+        }
+    }
 }
 
 fn places(tried: &[Tried]) -> String {
@@ -173,6 +198,14 @@ pub enum NvrtcError {
     },
 }
 
+/// What a binary embeds, as the end of a sentence.
+fn embeds(archs: &[Arch]) -> String {
+    if archs.is_empty() {
+        return "no kernels".to_owned();
+    }
+    format!("kernels for {} only", archs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+}
+
 fn numbers(known: &[i32]) -> String {
     known.iter().map(|n| format!("sm_{n}")).collect::<Vec<_>>().join(", ")
 }
@@ -189,6 +222,125 @@ pub enum CudaError {
     /// A compilation failed.
     #[error(transparent)]
     Nvrtc(#[from] NvrtcError),
+    /// Kernels for this device are neither embedded nor can they be compiled.
+    #[error(
+        "{program} is not there for {arch}: this binary embeds {}, the device is {arch}, and the run-time compiler \
+         cannot be used: {nvrtc}", embeds(.embedded)
+    )]
+    NoKernels {
+        /// The program's name.
+        program: String,
+        /// The device's architecture.
+        arch: Arch,
+        /// The architectures that the binary embeds kernels for.
+        embedded: Vec<Arch>,
+        /// Why NVRTC cannot be used.
+        nvrtc: Box<LoadError>,
+    },
+    /// The communicator cannot be built.
+    #[error(transparent)]
+    Build(Box<BuildError>),
+    /// An argument is wrong; nothing moved and the communicator goes on.
+    #[error("rank {rank}: {error}")]
+    Misuse {
+        /// This rank.
+        rank: usize,
+        /// What is wrong.
+        error: CoreError,
+    },
+    /// An address is not what the call needs; nothing moved and the communicator goes on.
+    #[error("rank {rank}: {what} at {address:#x}: {problem}")]
+    Address {
+        /// This rank.
+        rank: usize,
+        /// Which argument.
+        what: &'static str,
+        /// The address.
+        address: u64,
+        /// What is wrong with it and what to give instead.
+        problem: String,
+    },
+    /// Another rank refused its part of a call; nothing moved and the communicator goes on.
+    #[error(
+        "rank {peer} refused call {epoch}, so rank {rank} gave it up too; rank {peer}'s own error says why"
+    )]
+    Refused {
+        /// This rank.
+        rank: usize,
+        /// The rank that refused.
+        peer: usize,
+        /// The call's number.
+        epoch: u64,
+    },
+    /// Ranks made different calls; nothing moved and the communicator goes on.
+    #[error(
+        "call {epoch} differs between ranks: rank {rank} called {call}, rank {peer} called {peer_call}; every rank must make the same calls in the same order"
+    )]
+    Mismatch {
+        /// The call's number.
+        epoch: u64,
+        /// This rank.
+        rank: usize,
+        /// What it called.
+        call: String,
+        /// Another rank.
+        peer: usize,
+        /// What that called.
+        peer_call: String,
+    },
+    /// A worst-case output is too small; nothing moved and the communicator goes on.
+    #[error(
+        "rank {rank} gave room for {given} rows but receives {needed}; give worst_case_rows of at least {needed}"
+    )]
+    TooSmall {
+        /// The rank whose output is too small.
+        rank: usize,
+        /// Rows it receives.
+        needed: usize,
+        /// Rows it has room for.
+        given: usize,
+    },
+    /// The communicator has failed; every later call gives this again.
+    #[error("rank {rank}: {failure}{}", seen_text(*.expected, *.seen))]
+    Failed {
+        /// This rank.
+        rank: usize,
+        /// The first failure.
+        failure: Failure,
+        /// What the waiting kernel expected to see; 0 where nothing was awaited.
+        expected: u64,
+        /// What it saw.
+        seen: u64,
+    },
+    /// A kernel ended without a word.
+    #[error(
+        "rank {rank}: a kernel ended without its report and without a failure; look for an error of other work on its \
+         stream, and report this with `nvidia-smi` and the kernel log"
+    )]
+    Lost {
+        /// This rank.
+        rank: usize,
+    },
+    /// A call cannot be captured in a graph.
+    #[error("rank {rank}: {call} cannot be captured in a CUDA graph: {reason}")]
+    Capture {
+        /// This rank.
+        rank: usize,
+        /// Which call.
+        call: &'static str,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// A setting has a value that cannot be used.
+    #[error("{name}={value}: wanted {wanted}")]
+    Setting {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        wanted: String,
+    },
     /// A device was asked for that is not there.
     #[error("no device {ordinal}: {count} visible, numbered from 0; look at CUDA_VISIBLE_DEVICES")]
     Ordinal {
@@ -217,14 +369,44 @@ pub enum CudaError {
     },
 }
 
+/// What a wait wanted and found, for whoever debugs it.
+fn seen_text(expected: u64, seen: u64) -> String {
+    if expected == 0 { String::new() } else { format!(" (expected {expected:#x}, saw {seen:#x})") }
+}
+
+impl From<BuildError> for CudaError {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Cuda(error) => *error,
+            error => Self::Build(Box::new(error)),
+        }
+    }
+}
+
 impl CudaError {
-    /// The process exit code of DESIGN section 6: 2 for misuse, 1 where a kernel or its source is at fault, 4 where
-    /// the machine denies access.
+    /// The process exit code of DESIGN section 6: 2 for misuse, 1 where a kernel, its source or a peer is at fault, 4
+    /// where the machine denies access, 124 for a deadline, 130 when cancelled.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Ordinal { .. } | Self::Range { .. } => 2,
-            Self::Nvrtc(NvrtcError::Compile { .. } | NvrtcError::ZeroByte { .. }) | Self::Cubin { .. } => 1,
-            Self::Load(_) | Self::Call(_) | Self::Nvrtc(_) => 4,
+            Self::Build(error) => error.exit_code(),
+            Self::Failed { failure, .. } => match failure.cause {
+                Cause::Died | Cause::Left | Cause::Protocol => 1,
+                Cause::Deadline => 124,
+                Cause::Cancelled => 130,
+            },
+            Self::Ordinal { .. }
+            | Self::Range { .. }
+            | Self::Misuse { .. }
+            | Self::Address { .. }
+            | Self::Mismatch { .. }
+            | Self::TooSmall { .. }
+            | Self::Capture { .. }
+            | Self::Setting { .. } => 2,
+            Self::Refused { .. }
+            | Self::Lost { .. }
+            | Self::Nvrtc(NvrtcError::Compile { .. } | NvrtcError::ZeroByte { .. })
+            | Self::Cubin { .. } => 1,
+            Self::Load(_) | Self::Call(_) | Self::Nvrtc(_) | Self::NoKernels { .. } => 4,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::cubin::Cubin;
 use crate::dynlib::{Opened, entry_points};
 use crate::entry_points::Handle;
 use crate::error::{LoadError, NvrtcError, Result};
+use crate::resources::{self, Resources};
 use crate::search::Search;
 use crate::version::Version;
 
@@ -18,6 +19,9 @@ pub const OLDEST_NVRTC: Version = Version { major: 12, minor: 0 };
 
 const INSTALL: &str = "install it with `pip install nvidia-cuda-nvrtc` into the active Python environment, or a CUDA toolkit \
      12.8 or newer with CUDA_HOME set; EXPERTRAIL_NVRTC names the library or its folder";
+
+/// The options of every program.
+pub(crate) const BASE_OPTIONS: [&str; 2] = ["--std=c++17", "-default-device"];
 
 entry_points! {
     /// NVRTC.
@@ -73,17 +77,29 @@ pub struct Compiled {
     pub not_kept: Option<CacheError>,
 }
 
+/// Compiled kernels and what they take of the device.
+#[derive(Debug)]
+pub struct Measured {
+    /// The kernels.
+    pub cubin: Cubin,
+    /// Of every kernel, and every function that kernels call and that was not inlined.
+    pub resources: Vec<Resources>,
+}
+
 impl Nvrtc {
     /// Opens NVRTC and its library of built-ins.
     ///
     /// # Errors
-    /// When either is missing, or NVRTC is older than [`OLDEST_NVRTC`] or lacks an entry point.
+    /// When none of the places has both, of version [`OLDEST_NVRTC`] or newer and with every entry point.
     pub fn load(search: &Search) -> std::result::Result<Self, LoadError> {
-        let opened = Opened::first("NVRTC (libnvrtc.so.13 or .12)", &search.places, INSTALL)?;
-        let version = nvrtc_version(&opened)?;
-        let api = NvrtcApi::resolve(&opened)?;
-        open_builtins(opened.path(), version)?;
-        let known = known_archs(&opened, &api)?;
+        let (opened, (version, api, known)) =
+            Opened::first("NVRTC (libnvrtc.so.13 or .12)", &search.places, INSTALL, |opened| {
+                let version = nvrtc_version(opened)?;
+                let api = NvrtcApi::resolve(opened)?;
+                let known = known_archs(opened, &api)?;
+                open_builtins(opened.path(), version)?;
+                Ok((version, api, known))
+            })?;
         let path = opened.keep();
         Ok(Self { inner: Arc::new(Inner { api, path, version, known }) })
     }
@@ -108,8 +124,25 @@ impl Nvrtc {
     /// # Errors
     /// When the architecture is unknown to this NVRTC, or the source is wrong; then the compiler's log is in the error.
     pub fn compile(&self, program: &Program<'_>, arch: Arch) -> Result<Cubin> {
+        Ok(self.compile_with(program, arch, &options(program, arch, self.version()))?.0)
+    }
+
+    /// As [`Nvrtc::compile`], with what the kernels take of the device. The code is the same; a note in the file
+    /// names one option more.
+    ///
+    /// # Errors
+    /// As [`Nvrtc::compile`].
+    pub fn compile_measured(&self, program: &Program<'_>, arch: Arch) -> Result<Measured> {
+        let mut options = options(program, arch, self.version());
+        options.push("--ptxas-options=-v".to_owned());
+        let (cubin, log) = self.compile_with(program, arch, &options)?;
+        Ok(Measured { cubin, resources: resources::from_log(&log) })
+    }
+
+    /// The kernels and the compiler's log.
+    fn compile_with(&self, program: &Program<'_>, arch: Arch, options: &[String]) -> Result<(Cubin, String)> {
         self.needs(arch)?;
-        let texts = Texts::new(program, &options(program, arch, self.version()))?;
+        let texts = Texts::new(program, options)?;
         let (headers, names, options) =
             (pointers(&texts.headers), pointers(&texts.header_names), pointers(&texts.options));
         let mut raw: Handle = 0;
@@ -132,7 +165,7 @@ impl Nvrtc {
             let (program, version) = (program.name.to_owned(), self.version());
             return Err(NvrtcError::Compile { program, arch, version, code, log: open.log() }.into());
         }
-        Cubin::new(open.cubin()?)
+        Ok((Cubin::new(open.cubin()?)?, open.log()))
     }
 
     /// As [`Nvrtc::compile`], through `cache`. A cache that cannot be written does not stop the compilation.
@@ -251,8 +284,8 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 
 /// Every option of a compilation.
 fn options(program: &Program<'_>, arch: Arch, version: Version) -> Vec<String> {
-    let mut options =
-        vec![format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), "-default-device".to_owned()];
+    let mut options = vec![format!("--gpu-architecture={arch}")];
+    options.extend(BASE_OPTIONS.map(str::to_owned));
     if version.major >= 13 {
         // Our own cache knows what its entries depend on.
         options.push("--no-cache".to_owned());
@@ -284,7 +317,7 @@ fn open_builtins(path: &Path, version: Version) -> std::result::Result<(), LoadE
     }
     places.dedup();
     places.push(PathBuf::from(&name));
-    Opened::first(&format!("NVRTC's {name}"), &places, INSTALL)?.keep();
+    Opened::first(&format!("NVRTC's {name}"), &places, INSTALL, |_| Ok(()))?.0.keep();
     Ok(())
 }
 

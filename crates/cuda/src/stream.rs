@@ -1,5 +1,7 @@
 //! Streams and events.
 
+use std::sync::Arc;
+
 use crate::advice::NOT_READY;
 use crate::context::Context;
 use crate::entry_points::Handle;
@@ -10,11 +12,19 @@ const NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 const NO_TIMING: u32 = 2;
 
-/// A stream of our own, not ordered against the legacy default stream.
-#[derive(Debug)]
+/// A stream, not ordered against the legacy default stream unless another library made it so. Clones are the same
+/// stream, which is destroyed with the last of them.
+#[derive(Clone, Debug)]
 pub struct Stream {
+    inner: Arc<StreamInner>,
+}
+
+#[derive(Debug)]
+struct StreamInner {
     context: Context,
     raw: Handle,
+    /// Whether it is ours to destroy.
+    owned: bool,
 }
 
 impl Stream {
@@ -28,7 +38,61 @@ impl Stream {
             // SAFETY: the driver writes one handle.
             unsafe { (api.stream_create)(&raw mut raw, NON_BLOCKING, priority) }
         })?;
-        Ok(Self { context: context.clone(), raw })
+        Ok(Self { inner: Arc::new(StreamInner { context: context.clone(), raw, owned: true }) })
+    }
+
+    /// A stream of another library (a `CUstream`); 0 is the legacy default stream.
+    ///
+    /// # Safety
+    /// The stream must be of this context and live as long as this value and its clones, of which outputs keep some
+    /// until they are dropped.
+    pub unsafe fn from_raw(context: &Context, raw: usize) -> Self {
+        Self { inner: Arc::new(StreamInner { context: context.clone(), raw, owned: false }) }
+    }
+
+    /// Whether a capture is under way on it.
+    ///
+    /// # Errors
+    /// When the capture has failed.
+    pub fn is_capturing(&self) -> Result<bool> {
+        let mut status = 0;
+        self.context().call("cuStreamIsCapturing", |api| {
+            // SAFETY: the stream lives and the driver writes one integer.
+            unsafe { (api.stream_is_capturing)(self.raw(), &raw mut status) }
+        })?;
+        Ok(status != 0)
+    }
+
+    /// Starts to capture: work on the stream goes into a graph from here on. Other threads may go on as they like.
+    ///
+    /// # Errors
+    /// When a capture is under way already.
+    pub fn begin_capture(&self) -> Result<()> {
+        self.context().call("cuStreamBeginCapture", |api| {
+            // SAFETY: the stream lives.
+            unsafe { (api.capture_begin)(self.raw(), THREAD_LOCAL) }
+        })
+    }
+
+    /// Ends the capture and makes what was captured launchable.
+    ///
+    /// # Errors
+    /// When something in between could not be captured.
+    pub fn end_capture(&self) -> Result<Graph> {
+        let mut graph = 0;
+        self.context().call("cuStreamEndCapture", |api| {
+            // SAFETY: the stream lives and the driver writes one handle.
+            unsafe { (api.capture_end)(self.raw(), &raw mut graph) }
+        })?;
+        let mut raw = 0;
+        let made = self.context().call("cuGraphInstantiate", |api| {
+            // SAFETY: the graph lives and the driver writes one handle.
+            unsafe { (api.graph_instantiate)(&raw mut raw, graph, 0) }
+        });
+        // SAFETY: the graph is ours, and what was instantiated does not need it.
+        self.context().call_in_drop(|api| unsafe { (api.graph_destroy)(graph) });
+        made?;
+        Ok(Graph { context: self.context().clone(), raw })
     }
 
     /// Waits for everything on the stream.
@@ -36,9 +100,9 @@ impl Stream {
     /// # Errors
     /// When work on the device failed.
     pub fn synchronize(&self) -> Result<()> {
-        self.context.call("cuStreamSynchronize", |api| {
+        self.context().call("cuStreamSynchronize", |api| {
             // SAFETY: the stream lives.
-            unsafe { (api.stream_synchronize)(self.raw) }
+            unsafe { (api.stream_synchronize)(self.raw()) }
         })
     }
 
@@ -47,9 +111,9 @@ impl Stream {
     /// # Errors
     /// When work on the device failed.
     pub fn is_done(&self) -> Result<bool> {
-        done(self.context.call("cuStreamQuery", |api| {
+        done(self.context().call("cuStreamQuery", |api| {
             // SAFETY: the stream lives.
-            unsafe { (api.stream_query)(self.raw) }
+            unsafe { (api.stream_query)(self.raw()) }
         }))
     }
 
@@ -58,9 +122,9 @@ impl Stream {
     /// # Errors
     /// When the driver refuses.
     pub fn wait(&self, event: &Event) -> Result<()> {
-        self.context.call("cuStreamWaitEvent", |api| {
+        self.context().call("cuStreamWaitEvent", |api| {
             // SAFETY: stream and event live.
-            unsafe { (api.stream_wait_event)(self.raw, event.raw, 0) }
+            unsafe { (api.stream_wait_event)(self.raw(), event.raw, 0) }
         })
     }
 
@@ -73,9 +137,9 @@ impl Stream {
     /// # Errors
     /// When the driver refuses.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
-        self.context.call("cuMemcpyAsync", |api| {
+        self.context().call("cuMemcpyAsync", |api| {
             // SAFETY: the caller answers for the addresses.
-            unsafe { (api.copy_async)(to, from, bytes, self.raw) }
+            unsafe { (api.copy_async)(to, from, bytes, self.raw()) }
         })
     }
 
@@ -87,24 +151,57 @@ impl Stream {
     /// # Errors
     /// When the driver refuses.
     pub unsafe fn fill(&self, to: u64, value: u8, bytes: usize) -> Result<()> {
-        self.context.call("cuMemsetD8Async", |api| {
+        self.context().call("cuMemsetD8Async", |api| {
             // SAFETY: the caller answers for the address.
-            unsafe { (api.fill_async)(to, value, bytes, self.raw) }
+            unsafe { (api.fill_async)(to, value, bytes, self.raw()) }
         })
     }
 
     /// The context it belongs to.
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.inner.context
     }
 
     pub(crate) fn raw(&self) -> Handle {
-        self.raw
+        self.inner.raw
     }
 }
 
-impl Drop for Stream {
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
+const THREAD_LOCAL: i32 = 1;
+
+/// Captured work, ready to be launched again and again.
+#[derive(Debug)]
+pub struct Graph {
+    context: Context,
+    raw: Handle,
+}
+
+impl Graph {
+    /// Launches it on `stream`.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn launch(&self, stream: &Stream) -> Result<()> {
+        self.context.call("cuGraphLaunch", |api| {
+            // SAFETY: graph and stream live.
+            unsafe { (api.graph_launch)(self.raw, stream.raw()) }
+        })
+    }
+}
+
+impl Drop for Graph {
     fn drop(&mut self) {
+        // SAFETY: instantiated once, destroyed once; the driver lets launches end first.
+        self.context.call_in_drop(|api| unsafe { (api.graph_exec_destroy)(self.raw) });
+    }
+}
+
+impl Drop for StreamInner {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         // SAFETY: created in `new`, destroyed once; the driver lets work on it end first.
         self.context.call_in_drop(|api| unsafe { (api.stream_destroy)(self.raw) });
     }
@@ -138,7 +235,7 @@ impl Event {
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.call("cuEventRecord", |api| {
             // SAFETY: stream and event live.
-            unsafe { (api.event_record)(self.raw, stream.raw) }
+            unsafe { (api.event_record)(self.raw, stream.raw()) }
         })
     }
 

@@ -151,3 +151,78 @@ fn the_environment_chooses_the_folder() {
     Cache::off().put(&key("1"), &kernels(b"")).unwrap();
     assert_eq!(Cache::off().get(&key("1")), None);
 }
+
+/// Sets the time of the entry's last use, `seconds` after 2001.
+fn used(path: &Path, seconds: u64) {
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000 + seconds);
+    std::fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// The file that a put of `name` makes.
+fn put(cache: &Cache, folder: &Path, name: &str, length: usize) -> std::path::PathBuf {
+    let before = files(folder);
+    cache.put(&key(name), &kernels(&vec![1; length])).unwrap();
+    files(folder).into_iter().find(|path| !before.contains(path)).expect("a new file")
+}
+
+#[test]
+fn the_entries_used_longest_ago_go_when_there_are_too_many() {
+    let folder = folder("count");
+    let cache = Cache::at(&folder).bounded(1 << 20, 3);
+    for (time, name) in ["a", "b", "c"].into_iter().enumerate() {
+        used(&put(&cache, &folder, name, 10), time as u64);
+    }
+    // What is used again is not the oldest any more.
+    assert!(cache.get(&key("a")).is_some());
+    put(&cache, &folder, "d", 10);
+    let there = |name: &str| cache.get(&key(name)).is_some();
+    assert_eq!(["a", "b", "c", "d"].map(there), [true, false, true, true]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_entries_used_longest_ago_go_when_they_are_too_large() {
+    let folder = folder("size");
+    let unbounded = Cache::at(&folder);
+    for (time, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        used(&put(&unbounded, &folder, name, 1000), time as u64);
+    }
+    let one = std::fs::metadata(&files(&folder)[0]).unwrap().len();
+    // Room for three of five, and not for a byte more.
+    let cache = unbounded.clone().bounded(3 * one, 100);
+    put(&cache, &folder, "e", 1000);
+    let there = |name: &str| cache.get(&key(name)).is_some();
+    assert_eq!(["a", "b", "c", "d", "e"].map(there), [false, false, true, true, true]);
+    // One that is larger than the bound stays until the next comes.
+    let small = unbounded.bounded(1, 0);
+    small.put(&key("f"), &kernels(&[1; 1000])).unwrap();
+    assert_eq!(["c", "d", "e", "f"].map(there), [false, false, false, true]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn sweeping_takes_only_entries_and_what_dead_writers_left() {
+    let folder = folder("sweep");
+    let cache = Cache::at(&folder).bounded(0, 0);
+    let entry = put(&cache, &folder, "a", 10).file_name().unwrap().to_str().unwrap().to_owned();
+    let (dead, alive) = (folder.join(format!(".{entry}.1.0.0")), folder.join(format!(".{entry}.2.0.0")));
+    let own =
+        ["notes.txt", "my.cubin", ".hidden", &entry.replace(".cubin", ".txt")].map(|name| folder.join(name));
+    for path in own.iter().chain([&dead, &alive]) {
+        std::fs::write(path, "text").unwrap();
+        used(path, 0);
+    }
+    std::fs::File::options()
+        .write(true)
+        .open(&alive)
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    std::fs::create_dir(folder.join("0123456789abcdef0123456789abcdef.cubin")).unwrap();
+    cache.put(&key("b"), &kernels(b"")).unwrap();
+    assert!(own.iter().all(|path| path.exists()), "{:?}", files(&folder));
+    assert!(alive.exists() && !dead.exists());
+    assert_eq!((cache.get(&key("a")), cache.get(&key("b"))), (None, Some(kernels(b""))));
+    assert_eq!(files(&folder).len(), 4 + 1 + 1 + 1);
+    std::fs::remove_dir_all(folder).unwrap();
+}

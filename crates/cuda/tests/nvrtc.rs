@@ -4,11 +4,15 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use expertrail_cuda::kernels::{ALL, PROBE, PROBE_NAME};
-use expertrail_cuda::{Arch, Cache, CudaError, LoadError, Nvrtc, NvrtcError, Program, Search};
+use expertrail_cuda::{
+    Arch, Cache, Cubin, CudaError, LoadError, Nvrtc, NvrtcError, Program, Search, Version,
+};
 use libloading::Library;
 use support::{fake, folder};
 
@@ -107,6 +111,46 @@ fn old_and_incomplete_libraries_are_named() {
 }
 
 #[test]
+fn a_library_that_does_not_serve_does_not_end_the_search() {
+    let folder = folder("search-on");
+    let sub = |name: &str| {
+        let sub = folder.join(name);
+        std::fs::create_dir_all(&sub).unwrap();
+        sub
+    };
+    let old = fake_nvrtc(&sub("old"), &["MAJOR=11"]);
+    let incomplete = fake_nvrtc(&sub("incomplete"), &["nvrtcGetCUBIN=gone"]);
+    let alone = fake(&sub("alone"), "libnvrtc.so.12", "nvrtc.c", &["MAJOR=99"]);
+    let missing = folder.join("missing/libnvrtc.so.12");
+    let good = fake_nvrtc(&sub("good"), &[]);
+    let mut search = Search {
+        places: vec![missing.clone(), old.clone(), incomplete.clone(), alone.clone(), good.clone()],
+    };
+    let nvrtc = Nvrtc::load(&search).unwrap();
+    assert_eq!((nvrtc.path(), nvrtc.version()), (&*good, Version { major: 12, minor: 8 }));
+    // The first that serves is taken, whatever follows.
+    search.places.rotate_right(1);
+    assert_eq!(Nvrtc::load(&search).unwrap().path(), good);
+
+    search.places.remove(0);
+    let error = Nvrtc::load(&search).unwrap_err();
+    let text = error.to_string();
+    for part in [
+        missing.to_str().unwrap(),
+        "cannot open shared object file",
+        &format!("{} (version 11.8, but 12.0 or newer is needed)", old.display()),
+        &format!("{} (no symbol nvrtcGetCUBIN", incomplete.display()),
+        &format!("{} (NVRTC's libnvrtc-builtins.so.99.8 not found", alone.display()),
+        "pip install nvidia-cuda-nvrtc",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+    assert!(matches!(&error, LoadError::NoneServes { tried, .. } if tried.len() == 4));
+    assert_eq!(CudaError::from(error).exit_code(), 4);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn unknown_architectures_list_the_known_ones() {
     let folder = folder("archs");
     let nvrtc = Nvrtc::load(&Search::only(fake_nvrtc(&folder, &[]))).unwrap();
@@ -152,20 +196,149 @@ fn the_second_compilation_comes_from_the_disk() {
 }
 
 #[test]
-fn every_kernel_compiles_for_every_architecture() {
+fn every_kernel_compiles_for_every_architecture_and_keeps_the_contract() {
     let Some(nvrtc) = real() else { return };
     println!("NVRTC {} from {}", nvrtc.version(), nvrtc.path().display());
+    let mut table = String::from("kernel arch registers static_shared_bytes stack_bytes spilled_bytes\n");
+    let mut spilling = Vec::new();
+    let mut kernels: BTreeMap<Arch, Vec<String>> = BTreeMap::new();
     for program in &ALL {
         for arch in Arch::GATED {
             let start = Instant::now();
-            let cubin = nvrtc.compile(program, arch).unwrap_or_else(|error| panic!("{error}"));
-            println!("{} {arch}: {} bytes in {:.1?}", program.name, cubin.bytes().len(), start.elapsed());
-            assert!(cubin.bytes().starts_with(b"\x7fELF"));
+            let measured = nvrtc.compile_measured(program, arch).unwrap_or_else(|error| panic!("{error}"));
+            let bytes = measured.cubin.bytes();
+            println!("{} {arch}: {} bytes in {:.1?}", program.name, bytes.len(), start.elapsed());
+            assert!(bytes.starts_with(b"\x7fELF"));
+            let mut inside = measured.cubin.kernels().unwrap();
+            inside.sort();
+            assert!(!inside.is_empty(), "{} has no kernel", program.name);
+            let mut told: Vec<String> = Vec::new();
+            for taken in &measured.resources {
+                let name = plain(&taken.name).unwrap_or(&taken.name);
+                let registers = taken.registers.map_or_else(|| "-".to_owned(), |count| count.to_string());
+                let (shared, stack, spilled) = (taken.shared, taken.stack, taken.spilled());
+                // Functions that kernels call are a line only where there is something to see.
+                if taken.is_kernel() || stack + spilled > 0 {
+                    writeln!(table, "{name} {arch} {registers} {shared} {stack} {spilled}").unwrap();
+                }
+                if spilled != 0 {
+                    spilling.push(format!("{name} {arch}: {spilled} bytes"));
+                }
+                told.extend(taken.is_kernel().then(|| taken.name.clone()));
+            }
+            told.sort();
+            assert_eq!(told, inside, "{} {arch}: the log tells of every kernel", program.name);
+            kernels.entry(arch).or_default().extend(inside);
         }
     }
-    let cubin = nvrtc.compile(&PROBE, Arch::SM_90A).unwrap();
-    let name = PROBE_NAME.to_bytes_with_nul();
-    assert!(cubin.bytes().windows(name.len()).any(|window| window == name), "the host's name of the kernel");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    std::fs::write(target.join("kernel-resources.txt"), &table).unwrap();
+    print!("{table}");
+    assert!(spilling.is_empty(), "kernels must not spill: {spilling:?}");
+
+    for (arch, mangled) in kernels {
+        let names: Vec<&str> = mangled
+            .iter()
+            .map(|name| {
+                plain(name).unwrap_or_else(|| panic!("{name} is not expertrail::NAME(expertrail::Args)"))
+            })
+            .collect();
+        for (index, name) in names.iter().enumerate() {
+            assert!(!names[..index].contains(name), "{arch}: two kernels are called {name}");
+        }
+        // Profilers and their scripts tell the phases apart by these words.
+        for word in ["dispatch", "combine", "notify"] {
+            let having: Vec<_> = names.iter().filter(|name| name.contains(word)).collect();
+            assert!(having.len() <= 1, "{arch}: {word} is in the names of {having:?}");
+        }
+        assert!(names.contains(&"probe"), "the host's name of the kernel");
+    }
+    assert_eq!(plain(PROBE_NAME.to_str().unwrap()), Some("probe"));
+}
+
+/// The name of the kernel that is mangled to `_ZN10expertrail<length><name>ENS_4ArgsE`, which is
+/// `expertrail::name(expertrail::Args)`; nothing else is a kernel here.
+fn plain(mangled: &str) -> Option<&str> {
+    let rest = mangled.strip_prefix("_ZN10expertrail")?.strip_suffix("ENS_4ArgsE")?;
+    let name = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    let length = &rest[..rest.len() - name.len()];
+    (length.parse() == Ok(name.len()) && !length.starts_with('0')).then_some(name)
+}
+
+#[test]
+fn only_plain_kernels_have_plain_names() {
+    assert_eq!(plain("_ZN10expertrail8dispatchENS_4ArgsE"), Some("dispatch"));
+    for other in [
+        "dispatch",
+        "_Z8dispatchN10expertrail4ArgsE",
+        "_ZN10expertrail2ht8dispatchENS_4ArgsE",
+        "_ZN10expertrail8dispatchENS_4ArgsEi",
+        "_ZN10expertrail8dispatchENS_8SendArgsE",
+        "_ZN10expertrail8dispatchILi8EEEvNS_4ArgsE",
+        "_ZN10expertrail9dispatchENS_4ArgsE",
+        "_ZN9expertrai8dispatchENS_4ArgsE",
+    ] {
+        assert_eq!(plain(other), None, "{other}");
+    }
+}
+
+#[test]
+fn measuring_tells_spills_stack_and_shared_memory() {
+    let Some(nvrtc) = real() else { return };
+    // 96 values that all live at once in the 32 registers that two blocks of 1024 threads leave.
+    let source = "namespace expertrail {
+        struct Args { float* out; int n; };
+        __global__ void __launch_bounds__(1024, 2) spills(Args a) {
+            float x[96];
+            for (int i = 0; i < 96; i++) x[i] = a.out[i * 1024 + threadIdx.x];
+            for (int k = 0; k < a.n; k++) {
+                #pragma unroll
+                for (int i = 0; i < 96; i++) x[i] = x[i] * x[(i * 7 + 1) % 96] + 1.f;
+            }
+            for (int i = 0; i < 96; i++) a.out[i * 1024 + threadIdx.x] = x[i];
+        }
+        __global__ void shares(Args a) {
+            __shared__ float s[128];
+            s[threadIdx.x] = a.out[threadIdx.x];
+            __syncthreads();
+            a.out[threadIdx.x] = s[127 - threadIdx.x];
+        }
+        template <int N> __global__ void many(Args a) { a.out[threadIdx.x] = N; }
+        template __global__ void many<3>(Args);
+    }";
+    let program = Program { name: "spills.cu", source, headers: &[], options: &[] };
+    for arch in Arch::GATED {
+        let measured = nvrtc.compile_measured(&program, arch).unwrap();
+        let of = |name: &str| {
+            let found = measured.resources.iter().find(|taken| taken.name.contains(name));
+            found.unwrap_or_else(|| panic!("{name} in {:?}", measured.resources))
+        };
+        let (spills, shares) = (of("spills"), of("shares"));
+        assert_eq!(spills.registers, Some(32));
+        assert!(spills.spill_stores > 0 && spills.spill_loads > 0 && spills.stack > 0, "{spills:?}");
+        assert_eq!((shares.shared, shares.spilled(), shares.stack), (512, 0, 0));
+        let mut names = measured.cubin.kernels().unwrap();
+        names.sort();
+        let wanted = ["4manyILi3EEEvNS_4ArgsE", "6sharesENS_4ArgsE", "6spillsENS_4ArgsE"];
+        assert_eq!(names, wanted.map(|name| format!("_ZN10expertrail{name}")));
+    }
+}
+
+#[test]
+fn a_damaged_table_of_symbols_is_an_error_and_no_panic() {
+    let Some(nvrtc) = real() else { return };
+    let whole = nvrtc.compile(&PROBE, Arch::SM_90A).unwrap();
+    assert_eq!(whole.kernels().unwrap(), [PROBE_NAME.to_str().unwrap()]);
+    for at in 0..whole.bytes().len() {
+        for value in [0, 0x7f, 0xff] {
+            let mut bytes = whole.bytes().to_vec();
+            bytes[at] = value;
+            if let Ok(cubin) = Cubin::new(bytes) {
+                // Any answer, but an answer.
+                let _ = cubin.kernels();
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,121 +1,12 @@
 //! What can go wrong between ranks that share memory.
 
-use std::fmt;
-
 use expertrail_core::CoreError;
+pub use expertrail_core::failure::{Cause, Failure, Phase};
 use expertrail_group::GroupError;
 use thiserror::Error;
 
 /// Result of the CPU backend.
 pub type Result<T> = std::result::Result<T, HostError>;
-
-/// The step of a call, for messages and poison records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Phase {
-    /// Between calls.
-    Idle = 0,
-    /// Counts and bases of a dispatch.
-    DispatchNotify = 1,
-    /// Rows of a dispatch.
-    DispatchData = 2,
-    /// Bases of a combine.
-    CombineNotify = 3,
-    /// Rows of a combine that pass through staging.
-    CombineStaging = 4,
-    /// The end of a combine, when every rank has read its rows.
-    CombineDone = 5,
-    /// A barrier of the communicator.
-    Barrier = 6,
-}
-
-impl Phase {
-    pub(crate) fn from_bits(bits: u8) -> Self {
-        match bits {
-            1 => Self::DispatchNotify,
-            2 => Self::DispatchData,
-            3 => Self::CombineNotify,
-            4 => Self::CombineStaging,
-            5 => Self::CombineDone,
-            6 => Self::Barrier,
-            _ => Self::Idle,
-        }
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Idle => "between calls",
-            Self::DispatchNotify => "dispatch: count exchange",
-            Self::DispatchData => "dispatch: rows",
-            Self::CombineNotify => "combine: start",
-            Self::CombineStaging => "combine: staged rows",
-            Self::CombineDone => "combine: end",
-            Self::Barrier => "barrier",
-        })
-    }
-}
-
-/// Why a communicator can no longer be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Cause {
-    /// The culprit's process ended without closing its communicator.
-    Died = 1,
-    /// The culprit closed its communicator while others still waited for it.
-    Left = 2,
-    /// The culprit was not there when the deadline passed.
-    Deadline = 3,
-    /// The wait was cancelled from outside (Ctrl-C).
-    Cancelled = 4,
-    /// The culprit announced memory that it does not have.
-    Protocol = 5,
-}
-
-/// The first failure that ended a communicator: the same on every rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// What happened.
-    pub cause: Cause,
-    /// The rank at fault.
-    pub culprit: usize,
-    /// The rank that found it.
-    pub reporter: usize,
-    /// What the reporter was doing.
-    pub phase: Phase,
-    /// The call's number at the reporter.
-    pub epoch: u64,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cause, culprit, reporter, phase, epoch } = self;
-        match cause {
-            Cause::Died => write!(
-                f,
-                "rank {culprit} died (found by rank {reporter} in {phase}, call {epoch}); look at rank \
-                 {culprit}'s own output for the reason, then build a new communicator without it"
-            ),
-            Cause::Left => write!(
-                f,
-                "rank {culprit} closed its communicator while rank {reporter} waited for it in {phase}, call \
-                 {epoch}; every rank must make the same calls"
-            ),
-            Cause::Deadline => write!(
-                f,
-                "rank {culprit} did not arrive before rank {reporter}'s deadline in {phase}, call {epoch}; \
-                 look at what rank {culprit} is doing, or set a longer deadline"
-            ),
-            Cause::Protocol => write!(
-                f,
-                "rank {culprit} announced memory outside of its segment (found by rank {reporter} in {phase}, \
-                 call {epoch}); the ranks must run the same program"
-            ),
-            Cause::Cancelled => write!(f, "cancelled at rank {reporter} in {phase}, call {epoch}"),
-        }
-    }
-}
 
 /// An error of the CPU backend.
 #[derive(Clone, Debug, Error)]

@@ -1,0 +1,167 @@
+//! The failure that ends a communicator, in the words that all backends use: what happened, who is at fault, who
+//! found it, in which step of which call.
+//!
+//! How a failure is written into a peer's memory is the backend's own business.
+
+use std::fmt;
+
+/// The step of a call, for messages and poison records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Phase {
+    /// Between calls.
+    Idle = 0,
+    /// Counts and bases of a dispatch.
+    DispatchNotify = 1,
+    /// Rows of a dispatch.
+    DispatchData = 2,
+    /// Bases of a combine.
+    CombineNotify = 3,
+    /// Rows of a combine that pass through staging.
+    CombineStaging = 4,
+    /// The end of a combine, when every rank has read its rows.
+    CombineDone = 5,
+    /// A barrier of the communicator.
+    Barrier = 6,
+}
+
+impl Phase {
+    /// The phase whose discriminant is `bits`, as poison records carry it; [`Phase::Idle`] for any other value, because
+    /// the word comes from memory that a peer writes.
+    pub fn from_bits(bits: u8) -> Self {
+        match bits {
+            1 => Self::DispatchNotify,
+            2 => Self::DispatchData,
+            3 => Self::CombineNotify,
+            4 => Self::CombineStaging,
+            5 => Self::CombineDone,
+            6 => Self::Barrier,
+            _ => Self::Idle,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "between calls",
+            Self::DispatchNotify => "dispatch: count exchange",
+            Self::DispatchData => "dispatch: rows",
+            Self::CombineNotify => "combine: start",
+            Self::CombineStaging => "combine: staged rows",
+            Self::CombineDone => "combine: end",
+            Self::Barrier => "barrier",
+        })
+    }
+}
+
+/// Why a communicator can no longer be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Cause {
+    /// The culprit's process ended without closing its communicator.
+    Died = 1,
+    /// The culprit closed its communicator while others still waited for it.
+    Left = 2,
+    /// The culprit was not there when the deadline passed.
+    Deadline = 3,
+    /// The wait was cancelled from outside (Ctrl-C).
+    Cancelled = 4,
+    /// The culprit announced memory that it does not have.
+    Protocol = 5,
+}
+
+/// The first failure that ended a communicator: the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What happened.
+    pub cause: Cause,
+    /// The rank at fault.
+    pub culprit: usize,
+    /// The rank that found it.
+    pub reporter: usize,
+    /// What the reporter was doing.
+    pub phase: Phase,
+    /// The call's number at the reporter.
+    pub epoch: u64,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cause, culprit, reporter, phase, epoch } = self;
+        match cause {
+            Cause::Died => write!(
+                f,
+                "rank {culprit} died (found by rank {reporter} in {phase}, call {epoch}); look at rank \
+                 {culprit}'s own output for the reason, then build a new communicator without it"
+            ),
+            Cause::Left => write!(
+                f,
+                "rank {culprit} closed its communicator while rank {reporter} waited for it in {phase}, call \
+                 {epoch}; every rank must make the same calls"
+            ),
+            Cause::Deadline => write!(
+                f,
+                "rank {culprit} did not arrive before rank {reporter}'s deadline in {phase}, call {epoch}; \
+                 look at what rank {culprit} is doing, or set a longer deadline"
+            ),
+            Cause::Protocol => write!(
+                f,
+                "rank {culprit} announced memory outside of its segment (found by rank {reporter} in {phase}, \
+                 call {epoch}); the ranks must run the same program"
+            ),
+            Cause::Cancelled => write!(f, "cancelled at rank {reporter} in {phase}, call {epoch}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Discriminants are the interface between ranks: kernels and peers of another build write them as numbers.
+    const NUMBERED: [(u8, Phase, &str); 7] = [
+        (0, Phase::Idle, "between calls"),
+        (1, Phase::DispatchNotify, "dispatch: count exchange"),
+        (2, Phase::DispatchData, "dispatch: rows"),
+        (3, Phase::CombineNotify, "combine: start"),
+        (4, Phase::CombineStaging, "combine: staged rows"),
+        (5, Phase::CombineDone, "combine: end"),
+        (6, Phase::Barrier, "barrier"),
+    ];
+
+    #[test]
+    fn phases_keep_their_numbers_and_words() {
+        for (bits, phase, words) in NUMBERED {
+            assert_eq!(phase as u8, bits);
+            assert_eq!(Phase::from_bits(bits), phase);
+            assert_eq!(phase.to_string(), words);
+        }
+        for bits in 7..=u8::MAX {
+            assert_eq!(Phase::from_bits(bits), Phase::Idle, "{bits}");
+        }
+    }
+
+    #[test]
+    fn causes_keep_their_numbers() {
+        let numbers = [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol];
+        assert_eq!(numbers.map(|cause| cause as u8), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn messages_name_culprit_reporter_phase_and_call() {
+        let failure =
+            |cause| Failure { cause, culprit: 31, reporter: 7, phase: Phase::CombineStaging, epoch: 907 };
+        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Protocol] {
+            let text = failure(cause).to_string();
+            for part in ["rank 31", "rank 7", "combine: staged rows", "call 907"] {
+                assert!(text.contains(part), "{cause:?}: no {part:?} in {text:?}");
+            }
+        }
+        // Nobody is at fault when a user cancels.
+        assert_eq!(
+            failure(Cause::Cancelled).to_string(),
+            "cancelled at rank 7 in combine: staged rows, call 907"
+        );
+    }
+}

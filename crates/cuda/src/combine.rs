@@ -1,0 +1,158 @@
+//! Combine on the host's side: checks, memory, launch.
+
+use expertrail_core::{CoreError, Shape};
+
+use crate::address;
+use crate::call::{CudaCombine, DeviceSlice, at_least};
+use crate::communicator::CudaCommunicator;
+use crate::dispatch::contiguous;
+use crate::error::{CudaError, Result};
+use crate::launch::Launch;
+use crate::output::CudaCombined;
+use crate::protocol::{COMBINE_TABLES, CombineArgs, NOWHERE, Signature};
+use crate::tune::Rings;
+use crate::world::{Memory, World};
+
+/// Bias rows that a combine adds, at most.
+pub const MAX_BIASES: usize = 2;
+
+/// Warps of a block: `__launch_bounds__` of the kernel.
+const WARPS: u32 = 24;
+
+/// Pushing warps of a block; the others publish and sum.
+const MOST_PUSHERS: usize = 8;
+const LEAST_PUSHERS: usize = 4;
+
+/// Pushing warps of all blocks together. Each takes shared memory and issue slots from the summing warps: with 16 SMs 7
+/// of 24 warps gave 230 us, 5 gave 247 and 8 with small rows no more (results/h200-x2/NOTES.md, combine); with 20 SMs 6
+/// gave 205, with 24 SMs 4 or 5 gave 203 to 206.
+const PUSHERS: usize = 112;
+
+impl CudaCommunicator {
+    /// Sends rows back to their tokens and sums them: biases first, then ranks ascending in f32, one rounding.
+    /// Collective; returns at once.
+    ///
+    /// # Errors
+    /// [`CudaError::Misuse`], [`CudaError::Address`] and [`CudaError::Setting`] for wrong arguments: nothing moved and
+    /// the communicator goes on. What other ranks did is told by [`status`](CudaCommunicator::status) and
+    /// [`synchronize`](CudaCommunicator::synchronize).
+    pub fn combine(&self, args: &CudaCombine<'_>) -> Result<CudaCombined> {
+        let mut state = self.begin()?;
+        let world = self.world().clone();
+        if let Err(error) = check(&world, args) {
+            return Err(self.refuse(&mut state, &args.on, error));
+        }
+        let lane = match self.lane(&state, &args.on, true) {
+            Ok(lane) => lane,
+            Err(error @ CudaError::Setting { .. }) => return Err(self.refuse(&mut state, &args.on, error)),
+            Err(error) => return Err(error),
+        };
+        let Shape { hidden, top_k, .. } = world.shape;
+        let (tokens, row_bytes) = (args.handle.tokens(), 2 * hidden);
+        let take = |bytes| -> Result<Memory> {
+            let mut memory = Memory::take(&world, bytes, lane.stream)?;
+            if lane.capturing {
+                memory.keep_for_graph();
+            }
+            Ok(memory)
+        };
+        let memory = if args.out.is_none() { Some(take(tokens * row_bytes)?) } else { None };
+        let weights = match args.weights {
+            Some(_) => Some((take(4 * tokens * top_k)?, 4 * tokens * top_k)),
+            None => None,
+        };
+        let address =
+            args.out.map(DeviceSlice::address).or(memory.as_ref().map(Memory::address)).unwrap_or(0);
+
+        // Rows that lie in the pool are read there by the peers. Nothing is pushed then, unless weights are.
+        let rows = args.rows.slice;
+        let base = world.offset_of(rows.address, rows.bytes.max(1));
+        let rings = Rings::new(row_bytes, lane.sms, (PUSHERS, LEAST_PUSHERS, MOST_PUSHERS));
+        let mut rings = rings.within(world.shared - COMBINE_TABLES);
+        if base.is_some() && args.weights.is_none() {
+            rings.warps = 0;
+        }
+        let mut biases = [0; MAX_BIASES];
+        for (address, bias) in biases.iter_mut().zip(args.biases) {
+            *address = bias.address;
+        }
+        let raw = CombineArgs {
+            world: world.constants.address(),
+            rows: rows.address,
+            weights: args.weights.map_or(0, DeviceSlice::address),
+            route: args.handle.address(),
+            out: address,
+            out_weights: weights.as_ref().map_or(0, |(memory, _)| memory.address()),
+            biases,
+            base: base.map_or(NOWHERE, |offset| offset as u64),
+            stress_seed: world.stress_seed,
+            signature: Signature::combine(args.weights.is_some()).0,
+            row_bytes: row_bytes as u32,
+            pushers: rings.warps,
+            stages: rings.stages,
+            chunk: rings.chunk,
+            pieces: rings.pieces,
+        };
+        let shape = Launch {
+            blocks: lane.sms,
+            threads: 32 * WARPS,
+            shared: (rings.bytes() + COMBINE_TABLES) as u32,
+            cooperative: true,
+            cluster: 1,
+        };
+        // SAFETY: `CombineArgs` is the kernel's parameter. Rows, weights, biases and outputs were checked to be as long
+        // as the handle says; peers' memory stays mapped while the world lives.
+        unsafe { world.functions.combine.launch(lane.stream, shape, &raw) }?;
+        let done = self.launched(&mut state, &lane)?;
+        Ok(CudaCombined { memory, weights, address, bytes: tokens * row_bytes, done })
+    }
+}
+
+fn check(world: &World, args: &CudaCombine<'_>) -> Result<()> {
+    let misuse = |error: CoreError| CudaError::Misuse { rank: world.rank, error };
+    let handle = args.handle;
+    handle.check(world.token, world.rank).map_err(misuse)?;
+    let Shape { hidden, top_k, .. } = world.shape;
+    let (tokens, rows) = (handle.tokens(), handle.rows());
+    let received = |what: String| move || format!("dispatch gave {rows} rows, {what}");
+    let sent = |what: String| move || format!("{tokens} tokens were dispatched, {what}");
+    at_least(
+        "rows to combine in bytes",
+        args.rows.slice.bytes,
+        2 * rows * hidden,
+        received(format!("hidden {hidden}")),
+    )
+    .map_err(misuse)?;
+    contiguous(world, args.rows.stride, 2 * hidden)?;
+    address::check(world, "rows", args.rows.slice, address::ROWS)?;
+    if let Some(weights) = args.weights {
+        at_least(
+            "top-k weights to combine in bytes",
+            weights.bytes,
+            4 * rows * top_k,
+            received(format!("top-k {top_k}")),
+        )
+        .map_err(misuse)?;
+        address::check(world, "top-k weights", weights, address::WORDS)?;
+    }
+    if args.biases.len() > MAX_BIASES {
+        let why = "at most two are added".to_owned();
+        return Err(misuse(CoreError::Length {
+            what: "biases",
+            got: args.biases.len(),
+            want: MAX_BIASES,
+            why,
+        }));
+    }
+    for bias in args.biases {
+        at_least("bias in bytes", bias.bytes, 2 * tokens * hidden, sent(format!("hidden {hidden}")))
+            .map_err(misuse)?;
+        address::check(world, "bias", *bias, address::ROWS)?;
+    }
+    if let Some(out) = args.out {
+        at_least("combined rows in bytes", out.bytes, 2 * tokens * hidden, sent(format!("hidden {hidden}")))
+            .map_err(misuse)?;
+        address::check(world, "combined rows", out, address::ROWS)?;
+    }
+    Ok(())
+}
