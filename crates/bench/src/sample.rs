@@ -53,6 +53,7 @@ pub(crate) fn result(ranks: usize) -> ResultFile {
         },
         ops: vec![op(Op::Dispatch, ranks, &ceiling), op(Op::Combine, ranks, &ceiling)],
         ceiling: Some(ceiling),
+        link_ceiling: None,
         received: Received {
             rows_per_rank: (0..ranks).map(|r| 15_800 + wave(r) * 40).collect(),
             tokens_per_expert: (0..64).map(|e| 900 + wave(e * 3) * 25).collect(),
@@ -82,6 +83,7 @@ fn settings() -> Settings {
         alignment: 1,
         warmup: 3,
         iters: 40,
+        sms: Vec::new(),
         spans: vec![Span::Isolated],
         verify: VerifyMode::Full,
         hot: false,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
-use crate::export::{count_text, percent_text, plural, rate_text, time_text};
+use crate::export::{count_text, notes, percent_text, plural, rate_text, time_text, variant_text};
 use crate::schema::{OpResult, ResultFile, Span, Status, VerifyMode};
 
 /// How to print.
@@ -52,6 +52,9 @@ pub fn render(result: &ResultFile, style: Style) -> String {
             rate_text(ceiling.non_temporal_gbps),
             ceiling.processes
         );
+    }
+    for note in notes(result) {
+        let _ = writeln!(out, "{note}");
     }
     if result.settings.hot {
         out.push_str("hot: the inputs fit the last-level cache, so the times flatter the memory\n");
@@ -102,7 +105,7 @@ fn cells(op: &OpResult, result: &ResultFile) -> [String; 8] {
     [
         match op.span {
             // The span that DESIGN's targets are given in; the others are named.
-            Span::Isolated => format!("{} {}", op.op, op.dtype),
+            Span::Isolated => format!("{} {}{}", op.op, op.dtype, variant_text(op)),
             span => format!("  {span} {}", op.dtype),
         },
         time_text(op.time_us.p50),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use expertrail::{Dtype, Layout};
+use expertrail::{Backend, Dtype, Layout};
 use expertrail_bench::preset::{Mode, PRESETS, Preset, Scope, parse_dtype};
 use expertrail_bench::schema::VerifyMode;
 
@@ -25,11 +25,11 @@ pub(crate) enum Command {
 /// What moves the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendName {
-    /// The best there is here (today: host).
+    /// GPUs where every rank has one of its own, or else CPUs.
     Auto,
     /// CPUs of one machine, sharing memory.
     Host,
-    /// NVIDIA GPUs (not built yet).
+    /// NVIDIA GPUs of one machine, one for each rank.
     Cuda,
 }
 
@@ -75,9 +75,9 @@ pub(crate) enum LayoutName {
 /// Where the rows that combine takes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InputName {
-    /// In shared memory: read in place.
+    /// In the communicator's memory: read in place.
     Shared,
-    /// In the caller's own memory: staged.
+    /// In the caller's own memory: staged, on GPUs pushed.
     Private,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct BenchArgs {
     /// Experts in all.
     #[arg(long)]
     pub(crate) experts: Option<usize>,
-    /// Element type of dispatch: bf16 or fp8 (combine is always bf16).
+    /// Element type of dispatch: bf16 or fp8 (combine is always bf16) [default: the preset's; on GPUs bf16 beside an fp8].
     #[arg(long, value_parser = |t: &str| parse_dtype(t).map_err(|e| e.to_string()))]
     pub(crate) dtype: Option<Dtype>,
     /// ht (high throughput); ll is not built yet.
@@ -176,16 +176,20 @@ pub(crate) struct BenchArgs {
     /// Rows of each expert are padded to a multiple of this (with --layout expert-major).
     #[arg(long, default_value_t = 128)]
     pub(crate) alignment: usize,
-    /// Where the rows that combine takes lie.
-    #[arg(long, value_enum, default_value = "shared")]
-    pub(crate) combine_input: InputName,
+    /// Where the rows that combine takes lie [default: shared; on GPUs both, each measured by itself].
+    #[arg(long, value_enum)]
+    pub(crate) combine_input: Option<InputName>,
+    /// SMs of each call on GPUs; several, as 8,16,24, are measured one after the other [default: the library's rule].
+    /// Means --backend cuda where none is named.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) sms: Vec<u32>,
     /// Seed of routing, weights and rows.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Iterations before timing starts.
+    /// Iterations before timing starts [default: the preset's; on GPUs at least 10].
     #[arg(long)]
     pub(crate) warmup: Option<usize>,
-    /// Timed iterations.
+    /// Timed iterations [default: the preset's; on GPUs at least 50].
     #[arg(long)]
     pub(crate) iters: Option<usize>,
     /// How long any wait for another rank may take, seconds (joining at the start: at least 60).
@@ -197,7 +201,7 @@ pub(crate) struct BenchArgs {
     /// What moves the rows.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) backend: BackendName,
-    /// The most shared memory that all ranks of this host may need, as 8GiB.
+    /// The most shared memory that all ranks of this host may need, as 8GiB; on GPUs the most symmetric memory of each.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) shm_limit: Option<u64>,
     /// What is printed.
@@ -221,6 +225,19 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
+    /// What moves the rows, as far as the arguments say: only GPUs have SMs.
+    pub(crate) fn backend(&self) -> Result<Backend, String> {
+        match (self.backend, self.sms.is_empty()) {
+            (BackendName::Host, false) => {
+                Err("--sms counts SMs of GPUs, but --backend host was asked for; leave one of them out"
+                    .to_owned())
+            }
+            (BackendName::Host, true) => Ok(Backend::Host),
+            (BackendName::Auto, true) => Ok(Backend::Auto),
+            (BackendName::Cuda, _) | (BackendName::Auto, false) => Ok(Backend::Cuda),
+        }
+    }
+
     pub(crate) fn layout(&self) -> Layout {
         match self.layout {
             LayoutName::BySource => Layout::BySource,

@@ -5,21 +5,26 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use expertrail::cuda::Search;
 use expertrail::group::spawn::{Failure, LocalLaunch, Prefix, RankExit};
 use expertrail::group::{CancelToken, GroupError, Identity, JoinOptions, Launcher};
-use expertrail::{Backend, Group, Routing, Simd};
+use expertrail::{Backend, Group, Layout, Routing, Simd};
 use expertrail_bench::export::{self, Format};
 use expertrail_bench::preset::{Mode, Overrides};
 use expertrail_bench::routing_file::Wanted;
-use expertrail_bench::run::{self, BenchError, CombineInput, Options, Outcome};
-use expertrail_bench::schema::Status;
+use expertrail_bench::run::{self, BenchError, GpuOptions, Gpus, Options, Outcome};
+use expertrail_bench::schema::{RowsIn, Status};
 use expertrail_bench::table::{self, Style};
 
-use crate::args::{BackendName, BenchArgs, FormatName, InputName};
+use crate::args::{BenchArgs, FormatName, InputName};
 use crate::progress;
 
 /// Tells rank 0 how wide the launcher's terminal is.
 const WIDTH: &str = "EXPERTRAIL_TERMINAL_WIDTH";
+
+/// On GPUs a call takes less than a millisecond: medians of fewer say little.
+const GPU_ITERS: usize = 50;
+const GPU_WARMUP: usize = 10;
 
 /// Why there is no result: what to print and the exit code.
 struct Stop {
@@ -50,11 +55,13 @@ pub(crate) fn main(args: &BenchArgs) -> u8 {
 
 /// Checks everything that can be checked, then starts this program once for each rank.
 fn launch(args: &BenchArgs) -> Result<u8, Stop> {
-    let options = options(args, None)?;
+    // Of `auto` the ranks find out: they agree on what each of them sees.
+    let options = options(args, None, args.backend().map_err(Stop::usage)?)?;
     check_outputs(args)?;
     Simd::from_env().map_err(|e| Stop::usage(e.to_string()))?;
     if options.backend == Backend::Cuda {
-        return Err(BenchError::from(expertrail::Error::NotBuilt { backend: "cuda" }).into());
+        let gpus = Gpus::look(&Search::driver()).map_err(BenchError::from)?;
+        gpus.enough_for(options.resolved.topology.ranks())?;
     }
     let program = std::env::current_exe()
         .map_err(|e| Stop { message: format!("finding this program: {e}"), code: 4 })?;
@@ -109,7 +116,11 @@ fn rank(args: &BenchArgs) -> Result<u8, Stop> {
         ..JoinOptions::default()
     };
     let group = Group::from_env_with(&join).map_err(|e| Stop::from(BenchError::from(e)))?;
-    let options = options(args, Some(&group))?;
+    let backend = match args.backend().map_err(Stop::usage)? {
+        Backend::Auto => run::choose(&group, args.layout(), &Search::driver())?,
+        named => named,
+    };
+    let options = options(args, Some(&group), backend)?;
     if group.rank() == 0 {
         check_outputs(args)?;
     }
@@ -195,7 +206,7 @@ fn check_outputs(args: &BenchArgs) -> Result<(), Stop> {
 
 /// Applies the arguments to the preset, with what routing files say. Under an external launcher the group says how
 /// many ranks there are.
-fn options(args: &BenchArgs, group: Option<&Group>) -> Result<Options, Stop> {
+fn options(args: &BenchArgs, group: Option<&Group>, backend: Backend) -> Result<Options, Stop> {
     let ranks = match (group.map(Group::size), args.ranks) {
         (Some(size), Some(ranks)) if size != ranks => {
             return Err(Stop::usage(format!(
@@ -233,8 +244,8 @@ fn options(args: &BenchArgs, group: Option<&Group>) -> Result<Options, Stop> {
         with_replacement: args.with_replacement,
         scope: args.scope,
         mode: args.mode,
-        warmup: args.warmup,
-        iters: args.iters,
+        warmup: args.warmup.or((backend == Backend::Cuda).then_some(args.preset.warmup.max(GPU_WARMUP))),
+        iters: args.iters.or((backend == Backend::Cuda).then_some(args.preset.iters.max(GPU_ITERS))),
     };
     if args.mode == Some(Mode::Ll) {
         let message =
@@ -243,6 +254,17 @@ fn options(args: &BenchArgs, group: Option<&Group>) -> Result<Options, Stop> {
     }
     let resolved = args.preset.resolve(&over).map_err(BenchError::from)?;
     args.layout().check().map_err(BenchError::from)?;
+    if backend == Backend::Cuda && args.layout() != Layout::BySource {
+        let message =
+            "--layout expert-major: not built for GPUs yet; leave --layout out, or choose --backend host";
+        return Err(Stop { message: message.to_owned(), code: 3 });
+    }
+    let gpu = GpuOptions::new(
+        args.sms.clone(),
+        resolved.dispatch_dtype,
+        args.dtype.is_some(),
+        args.combine_input.map_or_else(|| vec![RowsIn::Private, RowsIn::Shared], |name| vec![rows_in(name)]),
+    );
     Ok(Options {
         resolved,
         replayed,
@@ -251,22 +273,23 @@ fn options(args: &BenchArgs, group: Option<&Group>) -> Result<Options, Stop> {
         seed: args.seed,
         verify: args.verify.into(),
         deadline: args.deadline,
-        backend: match args.backend {
-            BackendName::Auto => Backend::Auto,
-            BackendName::Host => Backend::Host,
-            BackendName::Cuda => Backend::Cuda,
-        },
+        backend,
+        gpu,
         layout: args.layout(),
-        combine_input: match args.combine_input {
-            InputName::Shared => CombineInput::Shared,
-            InputName::Private => CombineInput::Private,
-        },
+        combine_input: args.combine_input.map_or(RowsIn::Shared, rows_in),
         memory_limit: args.shm_limit,
         // Without the folder this program happens to lie in.
         command: std::iter::once("expertrail".to_owned())
             .chain(std::env::args().skip(1).filter(|arg| arg != "--launched"))
             .collect(),
     })
+}
+
+fn rows_in(name: InputName) -> RowsIn {
+    match name {
+        InputName::Shared => RowsIn::Shared,
+        InputName::Private => RowsIn::Private,
+    }
 }
 
 /// Standard output for the ranks' lines, which remembers that it could not be written.

@@ -7,6 +7,7 @@
     reason = "a tool for developers fails by panicking"
 )]
 
+use std::fmt::Write as _;
 use std::time::Instant;
 
 use expertrail_core::{Bf16, Placement, Shape, Topology};
@@ -254,7 +255,7 @@ fn run(group: &Group, case: &Case, sms: &[u32], iterations: usize) {
                 let clock = Instant::now();
                 match what {
                     "cached" => {
-                        drop(comm.dispatch(&CudaDispatch::cached(payload, &handle).sms(sms)).unwrap())
+                        drop(comm.dispatch(&CudaDispatch::cached(payload, &handle).sms(sms)).unwrap());
                     }
                     "push" | "pull" => {
                         let rows = if what == "push" { DeviceSlice::of(&y) } else { shared.slice() };
@@ -293,7 +294,8 @@ fn run(group: &Group, case: &Case, sms: &[u32], iterations: usize) {
             let (median, host) = (most[iterations / 2], host[iterations / 2]);
             phases.sort_by_key(|p| p.end);
             let p = phases[iterations / 2];
-            line += &format!(
+            let _ = write!(
+                line,
                 "\n    {what:6} {median:.1} us {:.0} GB/s, host {host:.0}, kernel {} (counted {}, notified {}, sent {}, through {})",
                 gigabytes(median, bytes),
                 p.end / 1000,

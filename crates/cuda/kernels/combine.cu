@@ -29,10 +29,12 @@ struct Args {
     u32 stages;
     u32 chunk;
     u32 pieces;
+    u32 own_ahead;               // two ranks, one declared node, no bias: see OwnAhead
+    u32 spare;
 };
-static_assert(sizeof(Args) == 104, "src/combine.rs");
+static_assert(sizeof(Args) == 112, "src/combine.rs");
 
-constexpr u32 MAX_PUSHERS = 16, MAX_STAGES = 8, MAX_WARPS = 24, QUEUE = 32, SETS = (MAX_RANKS + 31) / 32;
+constexpr u32 MAX_PUSHERS = 16, MAX_STAGES = 8, MAX_WARPS = 20, QUEUE = 32, SETS = (MAX_RANKS + 31) / 32;
 
 struct Peer {
     u64 staged;         // as owner: where this rank's first row goes at that source
@@ -51,17 +53,18 @@ struct Row {
     u32 rank, slot;
 };
 
-struct Tables {
+struct alignas(128) Tables {
     Peer peer[MAX_RANKS];
     Row rows[MAX_WARPS][MAX_TOP_K];         // no token has more
     u64 full[MAX_PUSHERS * MAX_STAGES];
+    u64 own_full[MAX_WARPS][2];             // of own rows that come ahead
     u64 queue[MAX_PUSHERS][QUEUE];          // rows that a pusher took, by turn: source above, slot below
     u32 done[MAX_PUSHERS];                  // turns complete
     u32 published[MAX_PUSHERS];             // turns told to their sources
     u32 most_rows;                          // that go to any source
     u32 finished;                           // pushers
 };
-static_assert(sizeof(Tables) == 21000, "src/protocol.rs");
+static_assert(sizeof(Tables) == 19328, "src/protocol.rs");
 
 enum Way : u32 { MOVES, IS_REFUSED, IS_OVER };
 
@@ -335,6 +338,71 @@ __device__ __forceinline__ void sum_two(const Args& a, u32 token, const Row* row
     }
 }
 
+// Own rows need no flag: a summing warp of two ranks loads them ahead, by bulk copies, while it sums and while it waits for the peer's.
+// Registers alone hold too few loads under way for the SMs to sum as fast as they push.
+struct OwnAhead {
+    const Args& a;
+    char* buffer;  // two pieces; null for none
+    u64* full;
+    u32 lane;
+    u32 issued, used;
+
+    __device__ u32 piece_bytes(u32 of) const {
+        const u32 from = of * a.chunk;
+        return a.row_bytes - from < a.chunk ? a.row_bytes - from : a.chunk;
+    }
+    __device__ bool room() const { return issued - used < 2; }
+    __device__ void issue(u64 row, u32 piece) {
+        if (lane == 0) {
+            const u32 stage = issued & 1, bytes = piece_bytes(piece);
+            mbarrier_expect(full + stage, bytes);
+            bulk_load(buffer + static_cast<u64>(stage) * a.chunk, reinterpret_cast<const char*>(row) + static_cast<u64>(piece) * a.chunk, bytes, full + stage);
+        }
+        issued++;
+    }
+    __device__ const char* await() const {
+        await_load(full + (used & 1), used >> 1 & 1);
+        return buffer + static_cast<u64>(used & 1) * a.chunk;
+    }
+    __device__ void drain() {
+        for (; used != issued; used++) await_load(full + (used & 1), used >> 1 & 1);
+    }
+};
+
+// Sums a token whose own row comes ahead, with the peer's or alone. `begun` pieces of it are issued already; gives how many of the next
+// token's are.
+__device__ __forceinline__ u32 sum_own(const Args& a, OwnAhead& own, u32 token, const u64 (&row)[2], u32 begun, u64 next_row) {
+    constexpr u32 PACKS = 7;  // a piece of 3,584 bytes
+    u32 next_begun = 0;
+    while (own.room() && begun < a.pieces) own.issue(row[0], begun++);
+    for (u32 piece = 0; piece < a.pieces; piece++) {
+        const u64 at = static_cast<u64>(piece) * a.chunk;
+        const u32 packs = own.piece_bytes(piece) / 16;
+        char* out = a.out + static_cast<u64>(token) * a.row_bytes + at;
+        for (u32 first = own.lane; first - own.lane < packs; first += 32 * PACKS) {
+            uint4 u[PACKS];
+#pragma unroll
+            for (u32 p = 0; p < PACKS; p++) u[p] = row_pack(row[1] + at, first + 32 * p, row[1] != 0 ? packs : 0);
+            const char* mine = own.await();
+#pragma unroll
+            for (u32 p = 0; p < PACKS; p++) {
+                const u32 pack = first + 32 * p;
+                if (pack >= packs) continue;
+                // Two addends: their order changes no bit.
+                float total[8] = {};
+                add(total, *reinterpret_cast<const uint4*>(mine + 16 * pack));
+                add(total, u[p]);
+                store_row(out + 16ull * pack, rounded(total));
+            }
+        }
+        __syncwarp();
+        own.used++;
+        if (begun < a.pieces) own.issue(row[0], begun++);
+        else if (next_row != 0 && next_begun < a.pieces) own.issue(next_row, next_begun++);
+    }
+    return next_begun;
+}
+
 // Sums a token: biases, then ranks ascending, from +0. One rounding at the end.
 __device__ __forceinline__ void sum(const Args& a, u32 token, const Row* rows, u32 count) {
     constexpr u32 PACKS = 2, AT_ONCE = 2;
@@ -386,12 +454,24 @@ __device__ __forceinline__ void sum_nodes(const Args& a, u32 token, const Row* r
 }
 
 // Claims and sums tokens. `first` is the warp's own first token; warps that come later have none.
-__device__ void reduce(const Args& a, const Wait& wait, Tables& t, u32 first, u32 claimed_before) {
+__device__ void reduce(const Args& a, const Wait& wait, Tables& t, char* buffer, u32 first, u32 claimed_before) {
     const World* w = a.world;
     const u32* slots = route_slots(w, a.route);
     const u32 lane = lane_id(), tokens = reinterpret_cast<const Route*>(a.route)->tokens;
     const bool nodes = w->ranks_per_node < w->ranks, plain = !nodes && !a.biases[0] && !a.biases[1];
-    Row* rows = t.rows[threadIdx.x / 32];
+    const u32 warp = threadIdx.x / 32;
+    Row* rows = t.rows[warp];
+    OwnAhead own{a, buffer, t.own_full[warp], lane, 0, 0};
+    u32 begun = 0;
+    if (buffer != nullptr) {
+        if (lane == 0) {
+            for (u32 stage = 0; stage < 2; stage++) mbarrier_init(own.full + stage, 1);
+            fence_mbarrier_init();
+        }
+        __syncwarp();
+    }
+    // Where the own row of the token that `coming` describes lies; 0 for none.
+    const u64 own_rows = t.peer[w->rank].landed;
     // Ahead: the slots of the next token, and the number of the one after.
     u32 coming[SETS];
     const auto fetch = [&](u32 token) {
@@ -404,7 +484,15 @@ __device__ void reduce(const Args& a, const Wait& wait, Tables& t, u32 first, u3
     const auto claim = [&] { return lane == 0 ? claimed_before + atomicAdd(&control(w)->summing, 1u) : 0; };
     u32 token = first == NO_ROW ? __shfl_sync(ALL_LANES, claim(), 0) : first, claimed = claim();
     fetch(token);
+    const auto own_row = [&] {
+        const u32 slot = __shfl_sync(ALL_LANES, coming[0], w->rank);
+        return slot == NO_ROW ? 0 : own_rows + static_cast<u64>(slot) * a.row_bytes;
+    };
     while (token < tokens) {
+        const u64 own_at = buffer != nullptr ? own_row() : 0;
+        // Before the peer's row is waited for.
+        if (own_at != 0)
+            while (own.room() && begun < a.pieces) own.issue(own_at, begun++);
         u32 count = 0;
         bool over = false;
 #pragma unroll
@@ -426,10 +514,13 @@ __device__ void reduce(const Args& a, const Wait& wait, Tables& t, u32 first, u3
         fetch(next);
         claimed = claim();
         // Orders all lanes behind those that saw the progress and wrote the list.
-        if (__any_sync(ALL_LANES, over)) return;
+        if (__any_sync(ALL_LANES, over)) break;
         __syncwarp();
         stress(wait.stress_seed, 12);
-        if (count <= 2 && plain) sum_two(a, token, rows, count);
+        if (own_at != 0) {
+            const u64 row[2] = {own_at, count > 1 ? rows[1 - w->rank].at : 0};
+            begun = sum_own(a, own, token, row, begun, own_row());
+        } else if (count <= 2 && plain) sum_two(a, token, rows, count);
         else if (nodes) sum_nodes(a, token, rows, count);
         else sum(a, token, rows, count);
         if (a.out_weights && lane < w->top_k) {
@@ -442,13 +533,17 @@ __device__ void reduce(const Args& a, const Wait& wait, Tables& t, u32 first, u3
         __syncwarp();
         token = next;
     }
+    // Where the call is over, some may still be on their way.
+    own.drain();
 }
 
 __global__ void __launch_bounds__(32 * MAX_WARPS, 1) combine(const __grid_constant__ Args a) {
+    // Tables first: chunks are multiples of 16 only, which is what bulk copies ask for.
     extern __shared__ __align__(1024) char shared[];
     const World* w = a.world;
     if (has_failed(w)) return;
-    Tables& t = *reinterpret_cast<Tables*>(shared + static_cast<u64>(a.pushers) * a.stages * a.chunk);
+    Tables& t = *reinterpret_cast<Tables*>(shared);
+    char* rings = shared + sizeof(Tables);
     const u32 warp = threadIdx.x / 32;
     const bool first = blockIdx.x == 0 && threadIdx.x == 0;
     if (first) clock(w, TIME_START);
@@ -472,12 +567,15 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) combine(const __grid_consta
         // Pushers and the publisher sum too once they are through.
         const u32 others = a.pushers ? a.pushers + 1 : 0, reducers = blockDim.x / 32 - others;
         if (warp < a.pushers)
-            Pusher{a, t, shared + static_cast<u64>(warp) * a.stages * a.chunk, t.full + warp * a.stages, t.queue[warp], warp, lane_id(), a.base == NOWHERE,
+            Pusher{a, t, rings + static_cast<u64>(warp) * a.stages * a.chunk, t.full + warp * a.stages, t.queue[warp], warp, lane_id(), a.base == NOWHERE,
                    0, 0, 0, 0, 0}
                 .run();
         else if (warp < others)
             publish(a, wait, t);
-        reduce(a, wait, t, warp < others ? NO_ROW : (warp - others) * gridDim.x + blockIdx.x, reducers * gridDim.x);
+        const bool reducer = warp >= others;
+        char* buffers = rings + static_cast<u64>(a.pushers) * a.stages * a.chunk;
+        char* buffer = reducer && a.own_ahead ? buffers + static_cast<u64>(warp - others) * 2 * a.chunk : nullptr;
+        reduce(a, wait, t, buffer, reducer ? (warp - others) * gridDim.x + blockIdx.x : NO_ROW, reducers * gridDim.x);
     }
     if (first) clock(w, TIME_SENT);
     finish(Wait{w, start.epoch, PHASE_COMBINE_DONE, a.stress_seed});

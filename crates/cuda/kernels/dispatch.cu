@@ -7,7 +7,7 @@
 //
 // A cached dispatch takes slots and counts from its route and exchanges bases only.
 //
-// Warps: `senders`, then the rest carries what belongs to rows. Shared memory: `senders` rings of `stages` chunks, then tables.
+// Warps: `senders`, then the rest carries what belongs to rows. Shared memory: tables, `senders` rings of `stages` chunks, counts.
 #include "protocol.cuh"
 
 namespace expertrail {
@@ -61,7 +61,7 @@ struct Target {
     u64 first_row;                           // that row's number
 };
 
-struct Tables {
+struct alignas(128) Tables {
     Target target[MAX_RANKS];
     u64 full[MAX_SENDERS * MAX_STAGES];
     u32 queue[MAX_SENDERS][QUEUE];
@@ -71,7 +71,7 @@ struct Tables {
     u32 fallback;                       // the own output did not fit
     u32 own_rows;
 };
-static_assert(sizeof(Tables) == 24520, "src/protocol.rs");
+static_assert(sizeof(Tables) == 24576, "src/protocol.rs");
 
 // A choice of a token, or -1.
 __device__ __forceinline__ i32 choice(const Args& a, u64 at) {
@@ -513,11 +513,13 @@ __device__ void report(const Args& a, const Wait& wait, const Tables& t, const u
 }
 
 __global__ void __launch_bounds__(768, 1) dispatch(const __grid_constant__ Args a) {
+    // Tables first: chunks are multiples of 16 only, which is what bulk copies ask for.
     extern __shared__ __align__(1024) char shared[];
     const World* w = a.world;
     if (has_failed(w)) return;
-    Tables& t = *reinterpret_cast<Tables*>(shared + static_cast<u64>(a.senders) * a.stages * a.chunk);
-    u32* matrix = reinterpret_cast<u32*>(&t + 1);
+    Tables& t = *reinterpret_cast<Tables*>(shared);
+    char* rings = shared + sizeof(Tables);
+    u32* matrix = reinterpret_cast<u32*>(rings + static_cast<u64>(a.senders) * a.stages * a.chunk);
     u32* histogram = matrix + w->ranks * w->ranks;
     const u32 warp = threadIdx.x / 32;
     const bool first = blockIdx.x == 0 && threadIdx.x == 0;
@@ -527,7 +529,7 @@ __global__ void __launch_bounds__(768, 1) dispatch(const __grid_constant__ Args 
 
     const bool sends = warp < a.senders;
     const u32 ring = sends ? warp : 0;
-    Sender sender{a, shared + static_cast<u64>(ring) * a.stages * a.chunk, t.full + ring * a.stages, t.queue[ring], lane_id(), 0, 0, 0, 0, 0};
+    Sender sender{a, rings + static_cast<u64>(ring) * a.stages * a.chunk, t.full + ring * a.stages, t.queue[ring], lane_id(), 0, 0, 0, 0, 0};
     // The first rows come while counts are exchanged.
     if (sends) sender.start(warp * gridDim.x + blockIdx.x);
     if (threadIdx.x == 0) t.fallback = 0;

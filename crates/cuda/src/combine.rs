@@ -5,7 +5,7 @@ use expertrail_core::{CoreError, Shape};
 use crate::address;
 use crate::call::{CudaCombine, DeviceSlice, at_least};
 use crate::communicator::CudaCommunicator;
-use crate::dispatch::contiguous;
+use crate::dispatch::{contiguous, present};
 use crate::error::{CudaError, Result};
 use crate::launch::Launch;
 use crate::output::CudaCombined;
@@ -17,7 +17,7 @@ use crate::world::{Memory, World};
 pub const MAX_BIASES: usize = 2;
 
 /// Warps of a block: `__launch_bounds__` of the kernel.
-const WARPS: u32 = 24;
+const WARPS: u32 = 20;
 
 /// Pushing warps of a block; the others publish and sum.
 const MOST_PUSHERS: usize = 8;
@@ -67,11 +67,23 @@ impl CudaCommunicator {
         // Rows that lie in the pool are read there by the peers. Nothing is pushed then, unless weights are.
         let rows = args.rows.slice;
         let base = world.offset_of(rows.address, rows.bytes.max(1));
-        let rings = Rings::new(row_bytes, lane.sms, (PUSHERS, LEAST_PUSHERS, MOST_PUSHERS));
-        let mut rings = rings.within(world.shared - COMBINE_TABLES);
+        let mut rings = Rings::new(row_bytes, lane.sms, (PUSHERS, LEAST_PUSHERS, MOST_PUSHERS));
         if base.is_some() && args.weights.is_none() {
             rings.warps = 0;
         }
+        // Own rows come ahead where a token has at most one other; rings give up a stage for that.
+        let plain = world.ranks() == 2 && world.topology.nodes() == 1 && args.biases.is_empty();
+        let own_bytes = |rings: &Rings| {
+            let summing = WARPS - rings.warps - u32::from(rings.warps > 0);
+            2 * summing as usize * rings.chunk as usize
+        };
+        let room = world.shared - COMBINE_TABLES;
+        if rings.bytes() + own_bytes(&rings) > room {
+            rings.stages -= 1;
+        }
+        let own_ahead = plain && rings.bytes() + own_bytes(&rings) <= room;
+        let rings = rings.within(room);
+        let ahead = if own_ahead { own_bytes(&rings) } else { 0 };
         let mut biases = [0; MAX_BIASES];
         for (address, bias) in biases.iter_mut().zip(args.biases) {
             *address = bias.address;
@@ -79,7 +91,7 @@ impl CudaCommunicator {
         let raw = CombineArgs {
             world: world.constants.address(),
             rows: rows.address,
-            weights: args.weights.map_or(0, DeviceSlice::address),
+            weights: args.weights.map_or(0, present),
             route: args.handle.address(),
             out: address,
             out_weights: weights.as_ref().map_or(0, |(memory, _)| memory.address()),
@@ -92,12 +104,14 @@ impl CudaCommunicator {
             stages: rings.stages,
             chunk: rings.chunk,
             pieces: rings.pieces,
+            own_ahead: own_ahead.into(),
+            spare: 0,
         };
         let shape = Launch {
             blocks: lane.sms,
             threads: 32 * WARPS,
-            shared: (rings.bytes() + COMBINE_TABLES) as u32,
-            cooperative: true,
+            shared: (rings.bytes() + COMBINE_TABLES + ahead) as u32,
+            cooperative: world.cooperative,
             cluster: 1,
         };
         // SAFETY: `CombineArgs` is the kernel's parameter. Rows, weights, biases and outputs were checked to be as long

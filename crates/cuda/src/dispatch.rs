@@ -3,7 +3,7 @@
 use expertrail_core::{CoreError, Dtype, Shape};
 
 use crate::address;
-use crate::call::{CudaDispatch, DevicePayload, DeviceRoute, at_least};
+use crate::call::{CudaDispatch, DevicePayload, DeviceRoute, DeviceSlice, at_least};
 use crate::communicator::{CudaCommunicator, Lane, State};
 use crate::error::{CudaError, Result};
 use crate::launch::Launch;
@@ -140,7 +140,7 @@ impl CudaCommunicator {
             scale_token_stride,
             scale_block_stride,
             ids: ids.map_or(0, |ids| ids.slice().address),
-            weights: args.weights.map_or(0, |weights| weights.address),
+            weights: args.weights.map_or(0, present),
             route,
             base: reserved.output.as_ref().map_or(0, |slice| slice.offset() as u64),
             room: reserved.output.as_ref().map_or(0, |slice| slice.bytes() as u64),
@@ -162,7 +162,7 @@ impl CudaCommunicator {
             blocks: lane.sms,
             threads: 32 * (rings.warps + CARRIERS),
             shared: (rings.bytes() + tables) as u32,
-            cooperative: true,
+            cooperative: world.cooperative,
             cluster: 1,
         };
         // SAFETY: `DispatchArgs` is the kernel's parameter. Rows, scales, ids and weights were checked to be as long as
@@ -268,6 +268,11 @@ fn prepare<'a>(world: &World, args: &'a CudaDispatch<'a>) -> Result<Prepared<'a>
     };
     let known_rows = args.worst_case_rows.or_else(|| cached.map(CudaHandle::rows));
     Ok(Prepared { args, kind, cached, known_rows })
+}
+
+/// Where weights are. Empty ones may be nowhere, but the kernels take 0 as "none", and all ranks must take it alike.
+pub(crate) fn present(weights: DeviceSlice<'_>) -> u64 {
+    weights.address.max(address::ROWS)
 }
 
 /// Refuses rows with gaps between them.

@@ -1,8 +1,22 @@
 //! Plain device memory.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::context::Context;
 use crate::entry_points::DevicePointer;
 use crate::error::{CudaError, Result};
+
+/// `CU_STREAM_LEGACY`.
+const LEGACY_STREAM: usize = 1;
+
+/// Whether dropped memory is kept: see [`keep_what_is_dropped`].
+static KEEP: AtomicBool = AtomicBool::new(false);
+
+/// Frees nothing from here on. Freeing waits for the device, and where ranks share one that would wait for a kernel that
+/// waits for the rank which frees.
+pub(crate) fn keep_what_is_dropped() {
+    KEEP.store(true, Ordering::Relaxed);
+}
 
 /// Memory of a device, freed when dropped. Freeing waits for the device, as the driver does.
 #[derive(Debug)]
@@ -51,6 +65,12 @@ impl DeviceMemory {
         self.context.call("cuMemcpyHtoD", |api| {
             // SAFETY: both sides are as long as the copy, the device's by the check above.
             unsafe { (api.copy_to_device)(at, from.as_ptr().cast(), from.len()) }
+        })?;
+        // The driver returns once it has staged pageable memory; the copy itself goes on in the legacy default stream,
+        // which streams of ours do not wait for.
+        self.context.call("cuStreamSynchronize", |api| {
+            // SAFETY: 1 names the legacy default stream.
+            unsafe { (api.stream_synchronize)(LEGACY_STREAM) }
         })
     }
 
@@ -81,7 +101,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        if self.bytes > 0 && !KEEP.load(Ordering::Relaxed) {
             // SAFETY: allocated in `new`, freed once.
             self.context.call_in_drop(|api| unsafe { (api.memory_free)(self.address) });
         }

@@ -176,6 +176,8 @@ impl CudaReceived {
     /// done.
     pub fn record_stream(&self, stream: &Stream) {
         self.memory.used_on(stream);
+        // The counts of the experts lie with the handle.
+        self.handle.inner.memory.used_on(stream);
     }
 
     /// Whether the pool had no room, so that the rows were copied out of the landing.

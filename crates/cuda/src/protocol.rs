@@ -94,7 +94,7 @@ pub(crate) struct DispatchArgs {
 const _: () = assert!(size_of::<DispatchArgs>() == 136);
 
 /// Bytes of `Tables` of `dispatch.cu`.
-pub(crate) const DISPATCH_TABLES: usize = 24_520;
+pub(crate) const DISPATCH_TABLES: usize = 24_576;
 
 /// `Args` of `combine.cu`.
 #[repr(C)]
@@ -115,11 +115,13 @@ pub(crate) struct CombineArgs {
     pub(crate) stages: u32,
     pub(crate) chunk: u32,
     pub(crate) pieces: u32,
+    pub(crate) own_ahead: u32,
+    pub(crate) spare: u32,
 }
-const _: () = assert!(size_of::<CombineArgs>() == 104);
+const _: () = assert!(size_of::<CombineArgs>() == 112);
 
 /// Bytes of `Tables` of `combine.cu`.
-pub(crate) const COMBINE_TABLES: usize = 21_000;
+pub(crate) const COMBINE_TABLES: usize = 19_328;
 
 /// `Args` of `meet.cu`.
 #[repr(C)]
@@ -275,6 +277,17 @@ impl Board {
         Some((failure, wide(EXPECTED), wide(SEEN)))
     }
 
+    /// A failure in one word, as a kernel writes it into its peers' heaps.
+    pub(crate) fn told(word: u64) -> Failure {
+        Failure {
+            cause: cause((word >> 60) as u32 & 7),
+            phase: Phase::from_bits((word >> 56) as u8 & 15),
+            culprit: (word >> 44) as usize & 0xFFF,
+            reporter: (word >> 32) as usize & 0xFFF,
+            epoch: word & 0xFFFF_FFFF,
+        }
+    }
+
     /// The refusal that a kernel recorded; it is given once.
     pub(crate) fn take_refusal(&self) -> Option<RefusedRecord> {
         let what = self.memory.word32(REFUSED).load(Ordering::Acquire);
@@ -341,6 +354,14 @@ mod tests {
         );
         assert_eq!(text(Signature::combine(false)), "combine of dispatch 7");
         assert_eq!(text(Signature::BARRIER), "barrier");
+    }
+
+    #[test]
+    fn a_failure_survives_its_word() {
+        // Deadline (3), phase 2 (rows), rank 1 at fault, found by rank 17, call 0x80000001.
+        let failure = Board::told(1 << 63 | 3 << 60 | 2 << 56 | 1 << 44 | 17 << 32 | 0x8000_0001);
+        assert_eq!((failure.cause, failure.phase), (Cause::Deadline, Phase::DispatchData));
+        assert_eq!((failure.culprit, failure.reporter, failure.epoch), (1, 17, 0x8000_0001));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Rings {
     /// With as many warps as `bytes` of shared memory hold, at least one.
     pub(crate) fn within(mut self, bytes: usize) -> Self {
         let each = self.stages as usize * self.chunk as usize;
-        self.warps = self.warps.min((bytes / each) as u32).max(1);
+        self.warps = self.warps.min((bytes / each) as u32).max(self.warps.min(1));
         self
     }
 

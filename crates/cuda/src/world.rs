@@ -150,6 +150,9 @@ pub(crate) struct World {
     pub(crate) stress_seed: u64,
     /// Of the device.
     pub(crate) sms: u32,
+    /// Whether kernels are launched so that all their blocks run at once or none. Not where ranks share a device, each
+    /// with SMs of its own: then one rank's kernel would wait for the other's to end.
+    pub(crate) cooperative: bool,
     /// Shared memory that a block may have.
     pub(crate) shared: usize,
     pub(crate) functions: Functions,
@@ -209,7 +212,9 @@ impl World {
                 std::thread::sleep(Duration::from_micros(200));
             }
             self.pool.close();
-            let (failure, expected, seen) = self.board.failure().unwrap_or((
+            // A peer that failed told this rank before it left: then what it told is the reason, not that it left.
+            let told = self.told().map(|failure| (failure, 0, 0));
+            let (failure, expected, seen) = self.board.failure().or(told).unwrap_or((
                 Failure { cause, culprit, reporter: rank, phase: Phase::Idle, epoch: 0 },
                 0,
                 0,
@@ -217,6 +222,19 @@ impl World {
             return Err(CudaError::Failed { rank, failure, expected, seen });
         }
         Ok(())
+    }
+
+    /// The first failure that a peer's kernel wrote into this rank's heap.
+    fn told(&self) -> Option<Failure> {
+        let mut word = 0_u64;
+        let at = self.at(self.regions.poison);
+        let read = self.context.outside_capture(|| {
+            self.context.call("cuMemcpyDtoH", |api| {
+                // SAFETY: the word lies in the own heap, and the host's is as long.
+                unsafe { (api.copy_to_host)((&raw mut word).cast(), at, size_of::<u64>()) }
+            })
+        });
+        (read.is_ok() && word != 0).then(|| Board::told(word))
     }
 
     /// What a kernel refused, as an error, once.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use expertrail_core::{Bf16, Handle, Routing, Shape, Topology};
+use expertrail_cuda::{CudaCommunicator, CudaConfig};
 use expertrail_group::{CancelToken, Group};
 use expertrail_host::{
     Combine, Combined, Dispatch, HostCommunicator, HostConfig, Payload, Received, Rows, Simd, Stores,
@@ -13,12 +14,12 @@ use crate::error::{Error, Result};
 /// What moves the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// The best there is: today [`Backend::Host`].
+    /// What the builder's last call makes: [`Builder::build`] the host backend, [`Builder::build_cuda`] the GPUs'.
     #[default]
     Auto,
     /// CPUs of one machine, through shared memory.
     Host,
-    /// NVIDIA GPUs. Not built yet.
+    /// NVIDIA GPUs of one machine, one for each rank: [`Builder::build_cuda`].
     Cuda,
 }
 
@@ -115,7 +116,8 @@ impl Builder<'_> {
         self
     }
 
-    /// The most shared memory that all ranks of this host may need together; more is refused at build.
+    /// The most shared memory that all ranks of this host may need together, or the most symmetric device memory of
+    /// each rank on GPUs; more is refused at build.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
@@ -129,17 +131,16 @@ impl Builder<'_> {
         self
     }
 
-    /// Builds the communicator. Collective.
+    /// Builds the communicator whose calls take slices of host memory: the CPU backend. Collective.
     ///
     /// # Errors
     /// For a shape that is not allowed, for ranks that disagree, for too little memory, and for what goes wrong
-    /// between the ranks; nothing is left behind.
+    /// between the ranks; nothing is left behind. [`Error::HostSlices`] when [`Backend::Cuda`] was chosen.
     pub fn build(self) -> Result<Communicator> {
         if self.backend == Backend::Cuda {
-            return Err(Error::NotBuilt { backend: "cuda" });
+            return Err(Error::HostSlices);
         }
-        let ranks = self.group.size();
-        let topology = Topology::new(ranks, self.ranks_per_node.unwrap_or(ranks))?;
+        let topology = self.topology()?;
         let config = HostConfig {
             live_outputs: self.live_outputs,
             deadline: self.deadline,
@@ -151,9 +152,37 @@ impl Builder<'_> {
         };
         Ok(Communicator { host: HostCommunicator::build(self.group, &config)? })
     }
+
+    /// Builds the communicator whose calls take device memory: one process (or thread) for each GPU of one machine. The
+    /// driver and, where this program embeds no kernels for the device, NVRTC are opened now. Collective.
+    ///
+    /// [`Builder::simd`] and [`Builder::stores`] have no meaning here.
+    ///
+    /// # Errors
+    /// As [`Builder::build`], and when there is no driver, no device for a rank, or no way from one device to another;
+    /// the message names what was looked for. [`Error::DeviceSlices`] when [`Backend::Host`] was chosen.
+    pub fn build_cuda(self) -> Result<CudaCommunicator> {
+        if self.backend == Backend::Host {
+            return Err(Error::DeviceSlices);
+        }
+        let config = CudaConfig {
+            live_outputs: self.live_outputs,
+            deadline: self.deadline,
+            memory_limit: self.memory_limit,
+            cancel: self.cancel.clone(),
+            ..CudaConfig::new(self.topology()?, self.shape)
+        };
+        Ok(CudaCommunicator::build(self.group, &config)?)
+    }
+
+    fn topology(&self) -> Result<Topology> {
+        let ranks = self.group.size();
+        Ok(Topology::new(ranks, self.ranks_per_node.unwrap_or(ranks))?)
+    }
 }
 
-/// Ranks that dispatch and combine. All calls are collective.
+/// Ranks that dispatch and combine rows in host memory. All calls are collective. Its sister for device memory is
+/// [`CudaCommunicator`], made by [`Builder::build_cuda`].
 #[derive(Debug)]
 pub struct Communicator {
     host: HostCommunicator,

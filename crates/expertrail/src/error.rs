@@ -1,6 +1,7 @@
 //! Errors of the library.
 
 use expertrail_core::CoreError;
+use expertrail_cuda::CudaError;
 use expertrail_group::GroupError;
 use expertrail_host::HostError;
 use thiserror::Error;
@@ -20,25 +21,31 @@ pub enum Error {
     /// The CPU backend failed.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The backend asked for is not part of this build.
+    /// The GPU backend failed.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// `build()` was asked for the GPU backend, whose calls take device memory.
     #[error(
-        "the {backend} backend is not built yet; use `host` (or `auto`), which moves the same rows on CPUs"
+        "backend cuda asked of build(), whose communicator takes slices of host memory: those cannot be dispatched on \
+         GPUs; call build_cuda() for the communicator that takes device memory, or choose the host backend"
     )]
-    NotBuilt {
-        /// Which backend.
-        backend: &'static str,
-    },
+    HostSlices,
+    /// `build_cuda()` was asked for another backend.
+    #[error(
+        "backend host asked of build_cuda(), which builds the cuda backend; call build(), or choose cuda (or auto)"
+    )]
+    DeviceSlices,
 }
 
 impl Error {
-    /// The process exit code of this error: 1 for a dead peer, 2 for misuse, 3 for what is not built, 4 for missing access, 124 for
+    /// The process exit code of this error: 1 for a dead peer, 2 for misuse, 4 for missing access, 124 for
     /// a deadline, 130 when cancelled.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Core(_) => 2,
+            Self::Core(_) | Self::HostSlices | Self::DeviceSlices => 2,
             Self::Group(error) => error.exit_code(),
             Self::Host(error) => error.exit_code(),
-            Self::NotBuilt { .. } => 3,
+            Self::Cuda(error) => error.exit_code(),
         }
     }
 }

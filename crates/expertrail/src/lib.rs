@@ -24,7 +24,30 @@
 //!   survivor within two seconds.
 //! * Every call is collective: all ranks make the same calls in the same order.
 //!
-//! Built so far: the CPU backend, on which ranks are processes or threads of one machine.
+//! Two backends: on CPUs ranks are processes or threads of one machine and rows lie in host memory, as above; on NVIDIA
+//! GPUs there is one process for each GPU of one machine, and rows lie in device memory:
+//!
+//! ```no_run
+//! use expertrail::cuda::{CudaCombine, CudaDispatch, DeviceIds, DeviceMemory, DevicePayload, DeviceRows, DeviceSlice};
+//! use expertrail::{Communicator, Group};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let group = Group::from_env()?;
+//! let comm = Communicator::builder(&group).experts(256).top_k(8).hidden(7168).max_tokens(4096).build_cuda()?;
+//!
+//! let x = DeviceMemory::new(comm.context(), 4096 * 7168 * 2)?; // BF16 rows
+//! let ids = DeviceMemory::new(comm.context(), 4096 * 8 * 8)?; // 64-bit expert ids
+//! let payload = DevicePayload::Bf16(DeviceRows::new(DeviceSlice::of(&x)));
+//! let received = comm.dispatch(&CudaDispatch::new(payload, 4096, DeviceIds::I64(DeviceSlice::of(&ids))))?;
+//! let expert_out = DeviceRows::new(received.data()); // ... what the experts make of them
+//! let out = comm.combine(&CudaCombine::new(expert_out, received.handle()))?; // on the communicator's stream
+//! comm.synchronize()?;
+//! # drop(out);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Nothing links against CUDA: the driver is opened when a communicator for GPUs is built.
 
 mod communicator;
 mod error;
@@ -33,6 +56,8 @@ pub use communicator::{Backend, Builder, Communicator};
 pub use error::{Error, Result};
 pub use expertrail_core as core;
 pub use expertrail_core::{Bf16, CoreError, Dtype, Handle, Layout, Placement, Routing, Shape, Topology};
+pub use expertrail_cuda as cuda;
+pub use expertrail_cuda::{CudaCommunicator, CudaError};
 pub use expertrail_group as group;
 pub use expertrail_group::{CancelToken, Group, GroupError};
 pub use expertrail_host as host;

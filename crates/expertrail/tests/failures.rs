@@ -486,10 +486,13 @@ fn cancelling_ends_the_wait() {
 }
 
 #[test]
-fn cuda_is_not_built_and_says_so() {
+fn each_backend_is_built_by_its_own_call() {
     on_groups(1, |group| {
         let error = builder(group).backend(expertrail::Backend::Cuda).build().unwrap_err();
-        assert!(error.to_string().contains("not built yet"), "{error}");
-        assert_eq!(error.exit_code(), 3);
+        assert!(error.to_string().contains("build_cuda()"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+        let error = builder(group).backend(expertrail::Backend::Host).build_cuda().unwrap_err();
+        assert!(error.to_string().contains("call build()"), "{error}");
+        assert_eq!(error.exit_code(), 2);
     });
 }

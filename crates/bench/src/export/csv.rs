@@ -3,7 +3,7 @@
 use crate::schema::{ResultFile, Status};
 use crate::stats::Times;
 
-const HEADER: [&str; 20] = [
+const HEADER: [&str; 25] = [
     "record",
     "op",
     "dtype",
@@ -21,6 +21,11 @@ const HEADER: [&str; 20] = [
     "logical_gbps",
     "wire_gbps",
     "ceiling_ratio",
+    "sms",
+    "input",
+    "carries",
+    "push_ratio",
+    "host_return_p50_us",
     "verify",
     "verdict",
     "preset",
@@ -33,7 +38,13 @@ pub fn to_csv(result: &ResultFile) -> String {
     line(&mut out, &HEADER.map(str::to_owned));
     for op in &result.ops {
         let common = [op.op.to_string(), op.dtype.clone(), op.span.to_string()];
+        let optional = |value: Option<String>| value.unwrap_or_default();
         let end = [
+            optional(op.sms.map(|sms| sms.to_string())),
+            optional(op.input.map(|input| input.to_string())),
+            optional(op.carries.as_ref().map(|carries| carries.join("+"))),
+            optional(op.push_ratio.map(|ratio| ratio.to_string())),
+            optional(op.host_return_us.map(|times| times.p50.to_string())),
             result.verification.mode.to_string(),
             status(result.verdict.status).to_owned(),
             result.settings.preset.clone(),

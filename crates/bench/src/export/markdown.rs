@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::schema::ResultFile;
 
-use super::{percent_text, rate_text, settings_rows, time_text};
+use super::{notes, percent_text, rate_text, settings_rows, time_text, variant_text};
 
 /// Verdict, results, warnings and settings as Markdown.
 pub fn to_markdown(result: &ResultFile) -> String {
@@ -22,8 +22,9 @@ pub fn to_markdown(result: &ResultFile) -> String {
         let times = [op.time_us.p50, op.time_us.p95, op.time_us.p99, op.time_us.max].map(time_text);
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} | {} | {} | {} |",
+            "| {}{} | {} | {} | {} | {} | {} | {} |",
             op.op,
+            variant_text(op),
             cell(&op.dtype),
             op.span,
             times.join(" | "),
@@ -33,6 +34,9 @@ pub fn to_markdown(result: &ResultFile) -> String {
         );
     }
     out.push_str("\nTimes are the maximum over ranks, then percentiles; GB/s = 1e9 bytes/s per rank.\n");
+    for note in notes(result) {
+        let _ = write!(out, "\n{}.\n", cell(&note));
+    }
     if !result.warnings.is_empty() {
         out.push_str("\n### Warnings\n\n");
         for warning in &result.warnings {

@@ -1,6 +1,6 @@
 //! Numbers as people read them, and the settings as lines; shared by every report.
 
-use crate::schema::ResultFile;
+use crate::schema::{LinkCeiling, OpResult, ResultFile, Span};
 
 /// Microseconds with three or four significant digits.
 pub(crate) fn time_text(us: f64) -> String {
@@ -32,6 +32,53 @@ pub(crate) fn count_text(n: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// What tells an operation from others of its name and payload: where combine's rows lay, and the SMs.
+pub(crate) fn variant_text(op: &OpResult) -> String {
+    let input = op.input.map_or_else(String::new, |input| format!(", {input}"));
+    let sms = op.sms.map_or_else(String::new, |sms| format!(", {}", plural(sms, "SM")));
+    format!("{input}{sms}")
+}
+
+/// What is known of a result beyond its tables, one line each; nothing on the CPU.
+pub(crate) fn notes(result: &ResultFile) -> Vec<String> {
+    let mut notes: Vec<String> = result.link_ceiling.iter().map(link_text).collect();
+    let isolated = |text: &dyn Fn(&OpResult) -> Option<String>| {
+        let ops = result.ops.iter().filter(|op| op.span == Span::Isolated);
+        let parts: Vec<String> = ops
+            .filter_map(|op| Some(format!("{} {}{} {}", op.op, op.dtype, variant_text(op), text(op)?)))
+            .collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    };
+    let pushed = isolated(&|op| op.push_ratio.map(|_| percent_text(op.push_ratio)));
+    notes.extend(pushed.map(|text| format!("of what as many SMs push plainly: {text}")));
+    let returned = isolated(&|op| op.host_return_us.map(|times| format!("{} µs", time_text(times.p50))));
+    notes.extend(returned.map(|text| format!("the call gave the host back after (p50): {text}")));
+    let kernels = isolated(&|op| {
+        let us = op.phases_us.get("kernel").filter(|_| op.sms.is_some())?;
+        Some(format!("{} µs", time_text(*us)))
+    });
+    notes.extend(kernels.map(|text| format!("the kernel alone took (p50): {text}")));
+    let carried = isolated(&|op| {
+        let carries = op.carries.as_ref()?;
+        Some(if carries.is_empty() { "nothing".to_owned() } else { carries.join(" + ") })
+    });
+    notes.extend(carried.map(|text| format!("carried beside the rows: {text}")));
+    notes
+}
+
+fn link_text(link: &LinkCeiling) -> String {
+    let mut parts = vec![format!("copy engine {}", rate_text(link.copy_engine_gbps))];
+    let pushes = link.push.iter();
+    parts.extend(pushes.map(|push| format!("push by {} {}", plural(push.sms, "SM"), rate_text(push.gbps))));
+    format!(
+        "link ceiling: {} GB/s sent by each GPU ({}; {} sending at once, {} each)",
+        rate_text(link.gbps()),
+        parts.join(", "),
+        plural(link.gpus, "GPU"),
+        bytes_text(link.bytes)
+    )
 }
 
 /// A number and its noun.
@@ -76,12 +123,14 @@ pub(crate) fn settings_rows(result: &ResultFile) -> Vec<(&'static str, String)> 
         ),
         ("Mode", format!("{}, layout {}, alignment {}", s.mode, s.layout, s.alignment)),
         ("Routing", routing_text(result)),
+        ("SMs", sms_text(result)),
         ("Iterations", format!("{} timed after {} warm-up", s.iters, s.warmup)),
         ("Timing", timing_text(result)),
         ("Verification", verification_text(result)),
         ("Ceiling", ceiling_text(result)),
         ("Backend", backend_text(result)),
     ];
+    rows.retain(|(_, value)| !value.is_empty());
     let m = &result.machine;
     let facts = [
         m.cpu.clone(),
@@ -105,6 +154,15 @@ pub(crate) fn settings_rows(result: &ResultFile) -> Vec<(&'static str, String)> 
     rows.push(("Started", result.started_at.clone()));
     rows.push(("Command", result.command.join(" ")));
     rows
+}
+
+/// The SM counts asked for; empty on the CPU.
+fn sms_text(result: &ResultFile) -> String {
+    let sms = &result.settings.sms;
+    match (sms.as_slice(), result.backend.name.as_str()) {
+        ([], "cuda") => "the library's rule".to_owned(),
+        _ => sms.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn routing_text(result: &ResultFile) -> String {
@@ -142,7 +200,7 @@ pub(crate) fn verification_text(result: &ResultFile) -> String {
 /// The machine's ceiling, in words.
 pub(crate) fn ceiling_text(result: &ResultFile) -> String {
     result.ceiling.as_ref().map_or_else(
-        || "not measured".to_owned(),
+        || result.link_ceiling.as_ref().map_or_else(|| "not measured".to_owned(), link_text),
         |c| {
             format!(
                 "memcpy {} GB/s, non-temporal {} GB/s per rank, {} processes, {} each",

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use crate::preset::PresetError;
 use crate::routing_file::RoutingFileError;
+use crate::run::Gpus;
 use crate::stats::StatsError;
 use crate::workload::WorkloadError;
 
@@ -26,6 +27,49 @@ pub enum BenchError {
     /// The samples.
     #[error(transparent)]
     Stats(#[from] StatsError),
+    /// Ranks without a GPU.
+    #[error(
+        "{ranks} ranks need as many GPUs on this host, one each; found: {found}; start fewer ranks (--ranks), look at \
+         CUDA_VISIBLE_DEVICES, or choose --backend host"
+    )]
+    FewGpus {
+        /// Ranks that want one.
+        ranks: usize,
+        /// What there is.
+        found: Gpus,
+    },
+    /// More SMs than there are.
+    #[error("--sms {asked}: this GPU has {there} SMs; give at most as many, and leave some to the experts")]
+    Sms {
+        /// What was asked for.
+        asked: u32,
+        /// What the device has.
+        there: u32,
+    },
+    /// Groups of one host that would share its GPUs.
+    #[error(
+        "--scope node with several declared nodes: on GPUs each group takes the host's first ones, so the groups would \
+         share them; use --scope world, or --nodes 1"
+    )]
+    NodesOfOneHost,
+    /// The checker on the GPU is not to be believed.
+    #[error(
+        "the GPU's check of rows does not agree with the CPU's: {reason}; nothing was measured, since nothing could be \
+         verified: the kernels (crates/cuda/kernels/bench.cu) or the GPU are at fault"
+    )]
+    Checker {
+        /// What it got wrong.
+        reason: String,
+    },
+    /// A rank's device did not come to where all start together.
+    #[error(
+        "rank {rank}'s GPU did not come within the deadline to where all ranks start a measurement together; look at its \
+         process, or give a longer --deadline"
+    )]
+    Late {
+        /// The rank.
+        rank: usize,
+    },
     /// A rank's report cannot be read.
     #[error("the report of rank {rank} cannot be read ({reason}): all ranks must run the same program")]
     Report {
@@ -59,8 +103,14 @@ impl BenchError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Library(error) => error.exit_code(),
-            Self::Preset(_) | Self::Workload(_) | Self::RoutingFile(_) => 2,
-            Self::Stats(_) | Self::Report { .. } => 1,
+            Self::Preset(_)
+            | Self::Workload(_)
+            | Self::RoutingFile(_)
+            | Self::Sms { .. }
+            | Self::NodesOfOneHost => 2,
+            Self::FewGpus { .. } => 4,
+            Self::Late { .. } => 124,
+            Self::Stats(_) | Self::Report { .. } | Self::Checker { .. } => 1,
         }
     }
 }

@@ -3,10 +3,11 @@
 use expertrail::core::account::{self, RowSize, Traffic, topk_metadata_bytes};
 use expertrail::core::roofline::Transfer;
 use expertrail::host::available_memory;
-use expertrail::{Bf16, Dtype, Payload, Routing, Rows, Topology};
+use expertrail::{Bf16, Dtype, Payload, Routing, Rows, Shape, Topology};
 
-use super::{BenchError, CombineInput, Options, Team};
+use super::{BenchError, Options, Team};
 use crate::machine;
+use crate::schema::RowsIn;
 use crate::workload::{self, RowKey, Tensor};
 
 /// How many sets of inputs take turns.
@@ -198,12 +199,12 @@ impl Inputs {
             }
         };
         match options.combine_input {
-            CombineInput::Shared => {
+            RowsIn::Shared => {
                 let mut made = team.comm.alloc_rows(rows)?;
                 fill(made.as_mut_slice());
                 Ok(ExpertRows::Shared(made))
             }
-            CombineInput::Private => {
+            RowsIn::Private => {
                 let mut made = vec![Bf16(0); rows * hidden];
                 fill(&mut made);
                 Ok(ExpertRows::Private(made))
@@ -249,31 +250,35 @@ impl Inputs {
 
     /// Means over the sets of what crosses: (logical, wire, rows) bytes of a dispatch and of a combine.
     pub(crate) fn mean_bytes(&self, options: &Options) -> [CallBytes; 2] {
-        let shape = options.resolved.shape;
-        let row = options.resolved.dispatch_dtype.wire_row_bytes(shape.hidden);
-        let combine_row = Dtype::Bf16.wire_row_bytes(shape.hidden);
-        let mean = |of: &dyn Fn(&Traffic) -> CallBytes| {
-            let mut sum = CallBytes::default();
-            for traffic in &self.traffic {
-                let one = of(traffic);
-                sum.logical += one.logical;
-                sum.wire += one.wire;
-                sum.rows += one.rows;
-            }
-            let sets = self.traffic.len() as f64;
-            CallBytes { logical: sum.logical / sets, wire: sum.wire / sets, rows: sum.rows / sets }
-        };
-        let dispatch = mean(&|traffic| {
-            let size = RowSize { row, metadata: topk_metadata_bytes(shape.top_k) };
-            let bytes = traffic.dispatch_bytes(Transfer::TwoHop, size);
-            CallBytes::new(bytes.logical, bytes.wire, traffic.rank_copies.total() * row as u64)
-        });
-        let combine = mean(&|traffic| {
-            let bytes = traffic.combine_bytes(Transfer::TwoHop, combine_row);
-            CallBytes::new(bytes.logical, bytes.wire, traffic.rank_copies.total() * combine_row as u64)
-        });
-        [dispatch, combine]
+        mean_bytes(&self.traffic, options.resolved.shape, options.resolved.dispatch_dtype)
     }
+}
+
+/// Means over the sets of what crosses: bytes of a dispatch of `dtype` and of a combine.
+pub(super) fn mean_bytes(sets: &[Traffic], shape: Shape, dtype: Dtype) -> [CallBytes; 2] {
+    let row = dtype.wire_row_bytes(shape.hidden);
+    let combine_row = Dtype::Bf16.wire_row_bytes(shape.hidden);
+    let mean = |of: &dyn Fn(&Traffic) -> CallBytes| {
+        let mut sum = CallBytes::default();
+        for traffic in sets {
+            let one = of(traffic);
+            sum.logical += one.logical;
+            sum.wire += one.wire;
+            sum.rows += one.rows;
+        }
+        let sets = sets.len() as f64;
+        CallBytes { logical: sum.logical / sets, wire: sum.wire / sets, rows: sum.rows / sets }
+    };
+    let dispatch = mean(&|traffic| {
+        let size = RowSize { row, metadata: topk_metadata_bytes(shape.top_k) };
+        let bytes = traffic.dispatch_bytes(Transfer::TwoHop, size);
+        CallBytes::new(bytes.logical, bytes.wire, traffic.rank_copies.total() * row as u64)
+    });
+    let combine = mean(&|traffic| {
+        let bytes = traffic.combine_bytes(Transfer::TwoHop, combine_row);
+        CallBytes::new(bytes.logical, bytes.wire, traffic.rank_copies.total() * combine_row as u64)
+    });
+    [dispatch, combine]
 }
 
 /// Bytes of one call of one rank.

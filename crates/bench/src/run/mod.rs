@@ -2,6 +2,7 @@
 
 mod ceiling;
 mod error;
+mod gpu;
 mod inputs;
 mod measure;
 mod report;
@@ -12,21 +13,13 @@ use std::time::Duration;
 use expertrail::{Backend, Communicator, Group, Layout, Placement, Routing, Topology};
 
 pub use error::BenchError;
+pub use gpu::{GpuOptions, Gpus, choose};
 pub use report::{Outcome, guide_text};
 
 use crate::preset::{Resolved, Scope};
 use crate::routing_file::{Replay, Wanted};
-use crate::schema::VerifyMode;
+use crate::schema::{RowsIn, VerifyMode};
 use crate::workload::RoutingSpec;
-
-/// Where the rows that combine takes lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CombineInput {
-    /// In the communicator's memory: sources read them there.
-    Shared,
-    /// In memory of the caller's own: they pass through staging.
-    Private,
-}
 
 /// Everything a run is told.
 #[derive(Clone, Debug)]
@@ -45,13 +38,15 @@ pub struct Options {
     pub verify: VerifyMode,
     /// How long any wait may take.
     pub deadline: Duration,
-    /// What moves the rows.
+    /// What moves the rows; `Auto` must have been settled ([`choose`]), or else CPUs do.
     pub backend: Backend,
+    /// What a run on GPUs is told beside.
+    pub gpu: GpuOptions,
     /// Order of the received rows.
     pub layout: Layout,
-    /// Where combine's rows lie.
-    pub combine_input: CombineInput,
-    /// The most shared memory for all ranks of a host.
+    /// Where combine's rows lie on the CPU; on GPUs [`GpuOptions::combine_inputs`] says.
+    pub combine_input: RowsIn,
+    /// The most shared memory for all ranks of a host; on GPUs the most symmetric memory of each.
     pub memory_limit: Option<u64>,
     /// The command line, for the result.
     pub command: Vec<String>,
@@ -113,6 +108,11 @@ pub fn run(
             (members, one_node, Some(subset))
         }
     };
+    if options.backend == Backend::Cuda {
+        let group = subset.as_ref().unwrap_or(world);
+        let place = gpu::Place { group, members, topology: team_topology };
+        return gpu::run(world, &options, place, started_at, progress);
+    }
     let rotation = inputs::Rotation::choose(&options, &team_topology);
     let comm = Communicator::builder(subset.as_ref().unwrap_or(world))
         .backend(options.backend)

@@ -10,7 +10,7 @@ use super::ceiling::Measured;
 use super::inputs::{CallBytes, Inputs};
 use super::measure::{Samples, Samples1};
 use super::verify::Tally;
-use super::{BenchError, CombineInput, Options, Team};
+use super::{BenchError, Options, Team};
 use crate::guide::{self, Banner, Sums};
 use crate::machine;
 use crate::preset::Scope;
@@ -53,8 +53,8 @@ struct GuideTokens {
 pub struct Outcome {
     /// The result.
     pub result: ResultFile,
-    guide: Vec<Sums>,
-    inter: Sums,
+    pub(super) guide: Vec<Sums>,
+    pub(super) inter: Sums,
 }
 
 pub(crate) fn card(options: &Options, team: &Team, inputs: &Inputs, samples: Samples) -> Vec<u8> {
@@ -117,7 +117,15 @@ pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, Bench
         },
         started_at: run.started_at.clone(),
         command: options.command.clone(),
-        settings: settings(run, cards.iter().any(|c| c.hot)),
+        settings: settings(
+            options,
+            &Timing {
+                hot: cards.iter().any(|c| c.hot),
+                rotation_sets: run.inputs.rotation.token_sets as u64,
+                spans: vec![Span::Isolated, Span::Chained],
+                sms: Vec::new(),
+            },
+        ),
         topology: TopologyInfo {
             ranks: options.resolved.topology.ranks() as u64,
             ranks_per_node: options.resolved.topology.ranks_per_node() as u64,
@@ -131,21 +139,19 @@ pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, Bench
             copy: Some("by size".to_owned()),
             details: BTreeMap::from([
                 ("segment".to_owned(), "memfd".to_owned()),
-                (
-                    "combine_input".to_owned(),
-                    match options.combine_input {
-                        CombineInput::Shared => "shared",
-                        CombineInput::Private => "private",
-                    }
-                    .to_owned(),
-                ),
+                ("combine_input".to_owned(), options.combine_input.to_string()),
             ]),
         },
         versions: BTreeMap::from([("expertrail".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
         machine: machine::read(),
         ceiling: Some(run.ceiling.ceiling),
+        link_ceiling: None,
         ops,
-        received: received(run, &cards),
+        received: received(
+            options,
+            cards.iter().map(|c| c.samples.rows).collect(),
+            &cards.iter().map(|c| &c.samples.expert_counts[..]).collect::<Vec<_>>(),
+        ),
         verification,
         memory: Some(memory),
         warnings,
@@ -239,8 +245,15 @@ fn ops(run: &Run<'_>, cards: &[Card]) -> Result<Vec<crate::schema::OpResult>, Be
     Ok(ops)
 }
 
-fn settings(run: &Run<'_>, hot: bool) -> Settings {
-    let options = &run.options;
+/// How a backend timed.
+pub(super) struct Timing {
+    pub(super) hot: bool,
+    pub(super) rotation_sets: u64,
+    pub(super) spans: Vec<Span>,
+    pub(super) sms: Vec<u64>,
+}
+
+pub(super) fn settings(options: &Options, timing: &Timing) -> Settings {
     let resolved = &options.resolved;
     let routing = match (options.routing_files.is_empty(), options.skew > 0.0, resolved.with_replacement) {
         (false, _, _) => "file",
@@ -270,24 +283,25 @@ fn settings(run: &Run<'_>, hot: bool) -> Settings {
         alignment,
         warmup: resolved.warmup as u64,
         iters: resolved.iters as u64,
-        spans: vec![Span::Isolated, Span::Chained],
+        sms: timing.sms.clone(),
+        spans: timing.spans.clone(),
         verify: options.verify,
-        hot,
-        rotation_sets: run.inputs.rotation.token_sets as u64,
+        hot: timing.hot,
+        rotation_sets: timing.rotation_sets,
         deadline_s: Some(options.deadline.as_secs_f64()),
     }
 }
 
-fn received(run: &Run<'_>, cards: &[Card]) -> Received {
-    let rows_per_rank = cards.iter().map(|c| c.samples.rows).collect();
+/// Rows that arrived at each rank, and the choices of its experts, by rank.
+pub(super) fn received(options: &Options, rows_per_rank: Vec<u64>, expert_counts: &[&[u64]]) -> Received {
     let mut tokens_per_expert: Vec<u64> = Vec::new();
-    match run.options.resolved.scope {
-        Scope::World => tokens_per_expert.extend(cards.iter().flat_map(|c| &c.samples.expert_counts)),
+    match options.resolved.scope {
+        Scope::World => tokens_per_expert.extend(expert_counts.iter().copied().flatten()),
         // Every node has all experts: their counts are added.
         Scope::Node => {
-            tokens_per_expert.resize(run.options.resolved.shape.experts, 0);
-            for node in cards.chunks(run.options.resolved.topology.ranks_per_node()) {
-                let counts = node.iter().flat_map(|c| &c.samples.expert_counts);
+            tokens_per_expert.resize(options.resolved.shape.experts, 0);
+            for node in expert_counts.chunks(options.resolved.topology.ranks_per_node()) {
+                let counts = node.iter().copied().flatten();
                 for (sum, count) in tokens_per_expert.iter_mut().zip(counts) {
                     *sum += count;
                 }
@@ -297,7 +311,7 @@ fn received(run: &Run<'_>, cards: &[Card]) -> Received {
     Received { rows_per_rank, tokens_per_expert }
 }
 
-fn by_host(hosts: &[String]) -> Vec<Host> {
+pub(super) fn by_host(hosts: &[String]) -> Vec<Host> {
     let mut all: Vec<Host> = Vec::new();
     for (rank, name) in hosts.iter().enumerate() {
         match all.iter_mut().find(|host| &host.name == name) {
@@ -329,13 +343,20 @@ fn guide_sums(options: &Options, card: &Card, tokens: u64) -> Sums {
 /// The run in the Kubernetes guide's format.
 pub fn guide_text(outcome: &Outcome) -> String {
     let result = &outcome.result;
-    let cpu = result.machine.cpu.as_deref().unwrap_or("unknown CPU");
-    let simd = result.backend.simd.as_deref().unwrap_or("portable");
+    let gpus = result.backend.name == "cuda";
+    let driver = if gpus {
+        // The guide's script prints the GPU's name there.
+        result.backend.details.get("gpu 0").cloned().unwrap_or_else(|| "unknown GPU".to_owned())
+    } else {
+        let cpu = result.machine.cpu.as_deref().unwrap_or("unknown CPU");
+        let simd = result.backend.simd.as_deref().unwrap_or("portable");
+        format!("expertrail host backend ({simd}), {cpu}")
+    };
     let mut text = guide::banner(&Banner {
         nodes: result.topology.nodes as usize,
         ranks: result.topology.ranks as usize,
-        unit: "ranks",
-        driver: format!("expertrail host backend ({simd}), {cpu}"),
+        unit: if gpus { "GPUs" } else { "ranks" },
+        driver,
         details: vec![
             format!(
                 "Expertrail: {}, kernel {}",
@@ -356,9 +377,12 @@ pub fn guide_text(outcome: &Outcome) -> String {
         ],
     });
     if result.topology.scope == Scope::Node || result.topology.nodes == 1 {
-        text += &guide::intra_section("shared memory", &outcome.guide);
+        text += &guide::intra_section(if gpus { "NVLink" } else { "shared memory" }, &outcome.guide);
     } else {
-        text += &guide::inter_section("shared memory of one host", &outcome.inter);
+        text += &guide::inter_section(
+            if gpus { "NVLink of one host" } else { "shared memory of one host" },
+            &outcome.inter,
+        );
     }
     text + &guide::closing()
 }

@@ -2,7 +2,7 @@
 //! never from the plan or the handle under test.
 
 use expertrail::core::oracle::{self, RowOrigin};
-use expertrail::{Bf16, Dtype, Layout, Received, Routing};
+use expertrail::{Bf16, Dtype, Layout, Placement, Received, Routing};
 use serde::{Deserialize, Serialize};
 
 use super::inputs::Inputs;
@@ -10,8 +10,9 @@ use super::{Options, Team};
 use crate::schema::VerifyMode;
 use crate::workload;
 
-/// With `--verify sample` one row in this many is compared, others in each iteration.
-const SAMPLE: usize = 16;
+/// With `--verify sample` one row in this many is compared, others in each iteration; on GPUs all rows of one call in as
+/// many.
+pub(super) const SAMPLE: usize = 16;
 
 /// What has been compared so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +24,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn row(&mut self, good: bool, what: impl FnOnce() -> String) {
+    pub(super) fn row(&mut self, good: bool, what: impl FnOnce() -> String) {
         self.checked += 1;
         if !good {
             self.mismatches += 1;
@@ -167,10 +168,10 @@ impl<'a> Verifier<'a> {
             self.tally.row(false, || format!("combine, rank {rank}: {} elements came back", got.len()));
             return;
         }
-        let mut places = Places::new(self.team, self.options.layout, routings);
+        let mut places = Places::new(&self.team.placement, me, self.options.layout, routings);
         let mut want = vec![Bf16(0); hidden];
         for (token, got) in got.chunks_exact(hidden).enumerate() {
-            let partials = places.next(self.team, routings[me].row(token));
+            let partials = places.next(&self.team.placement, routings[me].row(token));
             if !self.picks(iteration, token) {
                 continue;
             }
@@ -221,22 +222,21 @@ pub(crate) fn rows_received(team: &Team, layout: Layout, routings: &[Routing]) -
 }
 
 /// Walks this rank's tokens and tells at which rows of each owner they arrived, by counting alone.
-struct Places {
+pub(super) struct Places {
     layout: Layout,
     /// By source: this rank's next arrival at each owner. Expert-major: its next row of each expert.
     next: Vec<usize>,
 }
 
 impl Places {
-    fn new(team: &Team, layout: Layout, routings: &[Routing]) -> Self {
-        let (placement, me) = (&team.placement, team.me());
+    pub(super) fn new(placement: &Placement, me: usize, layout: Layout, routings: &[Routing]) -> Self {
         let mut next;
         match layout {
             Layout::BySource => {
                 next = vec![0; placement.ranks()];
                 for routing in &routings[..me] {
                     for token in 0..routing.tokens() {
-                        for owner in owners(team, routing.row(token)) {
+                        for owner in owners(placement, routing.row(token)) {
                             next[owner] += 1;
                         }
                     }
@@ -265,12 +265,12 @@ impl Places {
     }
 
     /// Each owner of the next token, ascending, with its rows in ascending choice.
-    fn next(&mut self, team: &Team, choices: &[i32]) -> Vec<(usize, Vec<usize>)> {
+    pub(super) fn next(&mut self, placement: &Placement, choices: &[i32]) -> Vec<(usize, Vec<usize>)> {
         let mut take = |slot: usize| {
             self.next[slot] += 1;
             self.next[slot] - 1
         };
-        let owners = owners(team, choices);
+        let owners = owners(placement, choices);
         match self.layout {
             Layout::BySource => owners.into_iter().map(|owner| (owner, vec![take(owner)])).collect(),
             Layout::ExpertMajor { .. } => {
@@ -278,7 +278,7 @@ impl Places {
                     owners.into_iter().map(|owner| (owner, Vec::new())).collect();
                 for &id in choices.iter().filter(|&&id| id >= 0) {
                     let row = take(id as usize);
-                    let owner = team.placement.rank_of(id as usize);
+                    let owner = placement.rank_of(id as usize);
                     if let Some((_, rows)) = rows.iter_mut().find(|(rank, _)| *rank == owner) {
                         rows.push(row);
                     }
@@ -290,9 +290,9 @@ impl Places {
 }
 
 /// The ranks of a token's experts, each once, ascending.
-fn owners(team: &Team, choices: &[i32]) -> Vec<usize> {
+fn owners(placement: &Placement, choices: &[i32]) -> Vec<usize> {
     let mut owners: Vec<usize> =
-        choices.iter().filter(|&&id| id >= 0).map(|&id| team.placement.rank_of(id as usize)).collect();
+        choices.iter().filter(|&&id| id >= 0).map(|&id| placement.rank_of(id as usize)).collect();
     owners.sort_unstable();
     owners.dedup();
     owners

@@ -30,7 +30,7 @@ pub struct RankRun {
     pub logical_bytes: f64,
     /// Bytes of a call that crossed to other ranks.
     pub wire_bytes: f64,
-    /// Row bytes of a call that count against the memory ceiling.
+    /// Bytes of a call that count against the ceiling.
     pub ceiling_bytes: f64,
     /// Time of each phase in each timed iteration, microseconds.
     pub phases_us: BTreeMap<String, Vec<f64>>,
@@ -80,6 +80,9 @@ impl OpRun {
             ceiling_bytes_gbps,
             ceiling_ratio: ceiling.map(Ceiling::gbps).filter(|c| *c > 0.0).map(|c| ceiling_bytes_gbps / c),
             sms: self.sms,
+            push_ratio: None,
+            input: None,
+            carries: None,
             phases_us: self.phases()?,
             host_return_us: None,
         })

@@ -56,6 +56,10 @@ pub struct Settings {
     pub warmup: u64,
     /// Timed iterations.
     pub iters: u64,
+    /// SM counts that were asked for, each measured by itself; empty on the CPU, and on GPUs when the library's own
+    /// rule chose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sms: Vec<u64>,
     /// The timed spans.
     pub spans: Vec<Span>,
     /// How much was verified.
@@ -135,6 +139,41 @@ pub enum CeilingBinding {
     Memcpy,
     /// Non-temporal copy.
     NonTemporal,
+}
+
+/// Plain rows pushed to the peers by SMs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PushCeiling {
+    /// SMs that pushed, on every GPU at once.
+    pub sms: u64,
+    /// GB/s that each GPU sent.
+    pub gbps: f64,
+}
+
+/// What the links between GPUs can do: bytes that each GPU sends to the others while all of them do, rows of 14,336
+/// bytes, in the same run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkCeiling {
+    /// By the copy engines, GB/s that each GPU sent.
+    pub copy_engine_gbps: f64,
+    /// By SMs with bulk stores, for each number of SMs that was measured.
+    pub push: Vec<PushCeiling>,
+    /// Bytes that each GPU sent in a measurement.
+    pub bytes: u64,
+    /// GPUs that sent at once.
+    pub gpus: u64,
+}
+
+impl LinkCeiling {
+    /// The best that was seen, GB/s of each GPU.
+    pub fn gbps(&self) -> f64 {
+        self.push.iter().map(|push| push.gbps).fold(self.copy_engine_gbps, f64::max)
+    }
+
+    /// What `sms` SMs pushed, GB/s of each GPU; `None` when that number was not measured.
+    pub fn pushed_by(&self, sms: u64) -> Option<f64> {
+        self.push.iter().find(|push| push.sms == sms).map(|push| push.gbps)
+    }
 }
 
 /// What the machine's memory can do: bytes written by plain copies of all processes at once, beyond cache.

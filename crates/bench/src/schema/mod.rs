@@ -20,9 +20,12 @@ use serde_json::Value;
 use thiserror::Error;
 
 pub use build::{OpKey, OpRun, RankRun};
-pub use facts::{Backend, Ceiling, CeilingBinding, Host, Machine, Settings, Tool, TopologyInfo};
+pub use facts::{
+    Backend, Ceiling, CeilingBinding, Host, LinkCeiling, Machine, PushCeiling, Settings, Tool, TopologyInfo,
+};
 pub use ops::{
-    ByteSpread, Memory, Op, OpResult, RankOp, Received, Span, Status, Verdict, Verification, VerifyMode,
+    ByteSpread, Memory, Op, OpResult, RankOp, Received, RowsIn, Span, Status, Verdict, Verification,
+    VerifyMode,
 };
 
 /// The schema's id, which stands in every document's `schema`.
@@ -58,6 +61,9 @@ pub struct ResultFile {
     /// What this machine's memory can do with the same number of processes; absent when not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<Ceiling>,
+    /// What the links between GPUs can do; absent on the CPU, and for one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_ceiling: Option<LinkCeiling>,
     /// What was measured, in the order it ran.
     pub ops: Vec<OpResult>,
     /// Rows that arrived.

@@ -71,7 +71,8 @@ pub struct RankOp {
     pub logical_bytes: f64,
     /// Bytes of a call that crossed to other ranks.
     pub wire_bytes: f64,
-    /// Row bytes of a call that count against the memory ceiling (written, own rows included).
+    /// Bytes of a call that count against the ceiling: on the CPU row bytes written, own rows included; on GPUs what
+    /// crosses links.
     pub ceiling_bytes: f64,
 }
 
@@ -102,18 +103,47 @@ pub struct OpResult {
     pub wire_gbps: f64,
     /// Mean ceiling bytes of a rank divided by `time_us.p50`, in GB/s.
     pub ceiling_bytes_gbps: f64,
-    /// `ceiling_bytes_gbps` divided by the machine's ceiling; absent when no ceiling was measured.
+    /// `ceiling_bytes_gbps` divided by the machine's ceiling (memory's on the CPU, the links' best on GPUs); absent when
+    /// no ceiling was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling_ratio: Option<f64>,
     /// SMs held by the whole call; absent on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sms: Option<u64>,
+    /// `wire_gbps` divided by what as many SMs push without a protocol around it; absent on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push_ratio: Option<f64>,
+    /// Where the rows that combine took lay, where both were measured; absent for dispatch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<RowsIn>,
+    /// What travelled beside the rows (`scales`, `ids`, `weights`); absent where it is not stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carries: Option<Vec<String>>,
     /// Median time of each phase (`plan`, `notify`, `send`, `wait`), of the maximum over ranks.
     #[serde(default)]
     pub phases_us: BTreeMap<String, f64>,
     /// Time until the call gave the host back, where it returns before the work is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_return_us: Option<Times>,
+}
+
+/// Where the rows that combine takes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowsIn {
+    /// In memory of the caller's own: they pass through staging.
+    Private,
+    /// In the communicator's memory: sources read them there.
+    Shared,
+}
+
+impl fmt::Display for RowsIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Private => "private",
+            Self::Shared => "shared",
+        })
+    }
 }
 
 /// Rows that arrived, of the first input set.

@@ -1,8 +1,10 @@
 //! Arguments that cannot work: exit code 2, a message that says what would, and nothing started.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Folder, bench, expertrail, finish, finish_within, run};
+use crate::common::{Folder, Run, bench, expertrail, finish, finish_within, run};
 
 /// Being refused takes milliseconds. What is not refused may go on, or take memory, for ever: not here.
 const AT_ONCE: Duration = Duration::from_secs(10);
@@ -98,9 +100,66 @@ fn too_little_shared_memory_says_how_much_is_needed() {
     finish(command).exits(0);
 }
 
+/// A driver library that stands for CUDA's, with that many devices.
+fn driver(folder: &Folder, devices: usize) -> String {
+    let library = folder.arg("libcuda.so.1");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/tests/fake/driver.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", &format!("-DCOUNT={devices}"), "-o", &library]).arg(source);
+    assert!(cc.status().expect("cc, which Rust links with").success());
+    library
+}
+
+/// `expertrail bench` with a driver at a place of the test's choice.
+fn with_driver(library: &str, args: &[&str]) -> Run {
+    let mut command = bench(args);
+    command.env("EXPERTRAIL_LIBCUDA", library).env("EXPERTRAIL_NVRTC", "/nonexistent/libnvrtc.so");
+    finish(command)
+}
+
 #[test]
-fn a_backend_that_is_not_built_is_not_run() {
-    run(&["--backend", "cuda"]).exits(3).started_nothing().says(&["cuda", "not built yet"]);
+fn gpus_without_a_driver_say_what_was_looked_for() {
+    for args in [&["--backend", "cuda"][..], &["--sms", "16"]] {
+        let run = with_driver("/nonexistent/libcuda.so.1", args).exits(4).started_nothing();
+        run.says(&["/nonexistent/libcuda.so.1", "install the NVIDIA driver"]);
+    }
+}
+
+#[test]
+fn fewer_gpus_than_ranks_say_how_many() {
+    let folder = Folder::new();
+    let library = driver(&folder, 2);
+    let run = with_driver(&library, &["--backend", "cuda", "--ranks", "3"]).exits(4).started_nothing();
+    run.says(&["3 ranks need", "2 usable of 2 visible", "--ranks"]);
+}
+
+#[test]
+fn auto_is_host_where_gpus_are_too_few() {
+    let folder = Folder::new();
+    let shape = ["--tokens", "8", "--hidden", "128", "--iters", "1"];
+    for (devices, ranks) in [(1, "2"), (2, "3")] {
+        let library = driver(&folder, devices);
+        let run = with_driver(&library, &[&["--ranks", ranks], &shape[..]].concat()).exits(0);
+        assert!(run.out.contains("host backend"), "{}", run.out);
+    }
+    let run = with_driver("/nonexistent/libcuda.so.1", &[&["--ranks", "2"], &shape[..]].concat()).exits(0);
+    assert!(run.out.contains("host backend") && run.err.is_empty(), "{}{}", run.out, run.err);
+}
+
+#[test]
+fn sms_are_of_gpus_and_counted_from_one() {
+    run(&["--backend", "host", "--sms", "16"]).exits(2).started_nothing().says(&["--sms", "--backend host"]);
+    for sms in ["0", "4,x", "1025", "8,,16"] {
+        run(&["--sms", sms]).exits(2).started_nothing().says(&["--sms"]);
+    }
+}
+
+#[test]
+fn expert_major_is_not_built_for_gpus() {
+    let folder = Folder::new();
+    let library = driver(&folder, 2);
+    let args = ["--backend", "cuda", "--ranks", "2", "--layout", "expert-major"];
+    with_driver(&library, &args).exits(3).started_nothing().says(&["expert-major", "not built"]);
 }
 
 #[test]

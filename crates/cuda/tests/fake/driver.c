@@ -222,7 +222,7 @@ int cuMemSetAccess(P p, size_t n, const Access *a, size_t count) {
 
 int cuStreamCreateWithPriority(H *s, unsigned f, int p) { (void)p; alive++; *s = 0x2000; return f == 1 ? 0 : 1; }
 int cuStreamDestroy_v2(H s) { (void)s; alive--; return 0; }
-int cuStreamSynchronize(H s) { return s == 0x2000 ? 0 : 400; }
+int cuStreamSynchronize(H s) { return s == 0x2000 || s == 1 ? 0 : 400; } // 1: the legacy default stream
 int cuStreamQuery(H s) { (void)s; return 600; }
 int cuStreamWaitEvent(H s, H e, unsigned f) { return s == 0x2000 && e == 0x3000 && !f ? 0 : 400; }
 int cuStreamIsCapturing(H s, int *v) { (void)s; *v = 0; return 0; }
@@ -263,3 +263,5 @@ int cuLaunchKernelEx(const Config *c, H f, void **params, void **extra) {
     for (unsigned i = 0; i < a->count; i++) a->out[i] = (i * 2654435761u) ^ a->seed;
     return 0;
 }
+
+int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return 0; }

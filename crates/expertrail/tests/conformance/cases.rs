@@ -1,6 +1,6 @@
 //! The cases.
 
-use expertrail::{Dtype, Layout, Shape};
+use super::core::{Dtype, Layout, Shape};
 
 /// How tokens choose experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +65,8 @@ impl Case {
 
 const ALL_INPUTS: &[Inputs] = &[Inputs::Private, Inputs::Shared, Inputs::InPlace, Inputs::Mixed];
 
-fn base() -> Case {
+/// The case that others differ from.
+pub fn base() -> Case {
     Case {
         name: "base",
         ranks: 2,
@@ -247,6 +248,39 @@ pub fn cases() -> Vec<Case> {
         experts: 64,
         rounds: 1,
         routes: Routes::Distinct,
+        ..base()
+    });
+    // Rows that no single chunk of a copy holds, on any backend.
+    cases.push(Case {
+        name: "widest rows",
+        hidden: 16_384,
+        tokens: &[9, 14],
+        rounds: 2,
+        biases: 1,
+        ..base()
+    });
+    cases.push(Case {
+        name: "widest rows, fp8",
+        hidden: 16_384,
+        tokens: &[14, 9],
+        dtype: fp8,
+        rounds: 2,
+        ..base()
+    });
+    cases.push(Case {
+        name: "top-32, two ranks",
+        top_k: 32,
+        experts: 45,
+        tokens: &[23, 70],
+        hidden: 64,
+        ..base()
+    });
+    cases.push(Case { name: "one expert", experts: 1, top_k: 1, tokens: &[33, 12], ..base() });
+    cases.push(Case { name: "two nodes of one", ranks_per_node: 1, top_k: 4, biases: 2, ..base() });
+    cases.push(Case {
+        name: "no tokens on one of two",
+        tokens: &[0, 41],
+        worst_case_spare: Some(3),
         ..base()
     });
     cases.push(Case {

@@ -2,6 +2,9 @@
 //!
 //! A rank knows the routing, payload and expert output of all ranks (all are functions of a seed), so that each
 //! rank checks everything it gets by itself.
+//!
+//! `cases` and `world` are used by the GPU suite (`crates/cuda/examples/gpu_suite`) too: they name the core's types
+//! through this module's `core`, and know no backend.
 
 #![allow(unreachable_pub, missing_docs, reason = "shared by two test programs")]
 
@@ -9,10 +12,11 @@ mod cases;
 mod world;
 
 pub use cases::{Case, Experts, Inputs, Routes, cases};
+use expertrail::core;
 use expertrail::core::oracle::{self, Expected};
 use expertrail::core::plan::NO_ROW;
 use expertrail::{Bf16, Combine, Communicator, Dispatch, Dtype, Group, Handle, Payload, Received, Simd};
-use world::World;
+use world::{Owned, World};
 
 /// Runs one case on one rank; the error says what differed.
 pub fn run(group: &Group, case: &Case, simd: Simd) -> Result<(), String> {
@@ -237,12 +241,6 @@ fn combine_and_check(
         }
     }
     Ok(())
-}
-
-/// A payload of either type.
-pub enum Owned {
-    Bf16(Vec<Bf16>),
-    Fp8(Vec<u8>, Vec<f32>),
 }
 
 impl Owned {

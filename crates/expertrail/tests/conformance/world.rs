@@ -1,9 +1,14 @@
 //! Everything that all ranks of a case make, as functions of a seed.
 
-use expertrail::core::oracle::{self, Expected};
-use expertrail::{Bf16, Dtype, Layout, Placement, Routing, Topology};
+use super::core::oracle::{self, Expected};
+use super::core::{Bf16, Dtype, Layout, Placement, Routing, Topology};
+use super::{Case, Experts, Routes};
 
-use super::{Case, Experts, Owned, Routes};
+/// A payload of either type.
+pub enum Owned {
+    Bf16(Vec<Bf16>),
+    Fp8(Vec<u8>, Vec<f32>),
+}
 
 /// Inputs of all ranks in one round.
 #[derive(Clone)]
@@ -41,7 +46,7 @@ impl<'a> World<'a> {
         Placement::new(self.case.experts, self.case.ranks).unwrap()
     }
 
-    fn tokens(&self, rank: usize) -> usize {
+    pub fn tokens(&self, rank: usize) -> usize {
         self.case.tokens[rank % self.case.tokens.len()]
     }
 

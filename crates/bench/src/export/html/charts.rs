@@ -1,6 +1,6 @@
 //! The charts of a report.
 
-use crate::export::{count_text, time_text};
+use crate::export::{count_text, time_text, variant_text};
 use crate::schema::{Op, OpResult};
 use crate::stats::Times;
 
@@ -30,7 +30,7 @@ fn class(op: Op) -> &'static str {
 }
 
 fn named(op: &OpResult) -> String {
-    format!("{} {} ({})", op.op, op.dtype, op.span)
+    format!("{} {}{} ({})", op.op, op.dtype, variant_text(op), op.span)
 }
 
 /// Each rank's own times: p50 as the bar, p95 as a lighter one behind it.

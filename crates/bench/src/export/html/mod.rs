@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::schema::{OpResult, ResultFile, SCHEMA_ID, Span, Status};
 
-use super::{count_text, percent_text, rate_text, settings_rows, time_text};
+use super::{count_text, notes, percent_text, rate_text, settings_rows, time_text, variant_text};
 use svg::escape;
 
 const STYLE: &str = include_str!("style.css");
@@ -83,12 +83,13 @@ fn tiles(out: &mut String, result: &ResultFile) {
         );
     };
     for op in isolated(result) {
-        tile(&format!("{}, p50", op.op), &time_text(op.time_us.p50), "µs", "slowest rank");
+        let name = format!("{}{}", op.op, variant_text(op));
+        tile(&format!("{name}, p50"), &time_text(op.time_us.p50), "µs", "slowest rank");
         let below = match op.ceiling_ratio {
             Some(_) => format!("logical; {} of ceiling", percent_text(op.ceiling_ratio)),
             None => "logical, per rank".to_owned(),
         };
-        tile(&format!("{}, rate", op.op), &rate_text(op.logical_gbps), "GB/s", &below);
+        tile(&format!("{name}, rate"), &rate_text(op.logical_gbps), "GB/s", &below);
     }
     let v = &result.verification;
     tile("rows checked", &count_text(v.rows_checked), "", &format!("of {}", count_text(v.rows_total)));
@@ -96,9 +97,9 @@ fn tiles(out: &mut String, result: &ResultFile) {
     out.push_str("</section>\n");
 }
 
-/// The operations that tiles and charts show: calls one by one. Chained ones are a few averages; the table has them.
+/// The operations that tiles and charts show: calls one by one. Aligned and chained ones are in the table.
 fn isolated(result: &ResultFile) -> impl Iterator<Item = &OpResult> {
-    result.ops.iter().filter(|op| op.span != Span::Chained)
+    result.ops.iter().filter(|op| op.span == Span::Isolated)
 }
 
 fn results(out: &mut String, result: &ResultFile) {
@@ -121,7 +122,7 @@ fn results(out: &mut String, result: &ResultFile) {
         "<p class=\"note\">Times: maximum over ranks in each iteration, then percentiles. GB/s = 1e9 bytes/s \
          per rank at p50. Logical: all rows asked for, own rank included; wire: rows that went to other ranks.",
     );
-    for text in phases {
+    for text in phases.into_iter().chain(notes(result)) {
         let _ = write!(out, "<br>{}", escape(&text));
     }
     out.push_str("</p>\n");
@@ -130,8 +131,9 @@ fn results(out: &mut String, result: &ResultFile) {
 fn result_row(out: &mut String, op: &OpResult) {
     let _ = write!(
         out,
-        "<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td>",
+        "<tr><td>{}{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td>",
         op.op,
+        variant_text(op),
         escape(&op.dtype),
         op.span
     );
@@ -149,7 +151,10 @@ fn phases_text(op: &OpResult) -> Option<String> {
     }
     let parts: Vec<String> =
         op.phases_us.iter().map(|(name, us)| format!("{name} {} µs", time_text(*us))).collect();
-    Some(format!("Phases of {} (p50): {}.", op.op, parts.join(", ")))
+    let variant = variant_text(op);
+    // On GPUs one operation has many rows.
+    let of = if variant.is_empty() { String::new() } else { format!(" {}{variant}, {}", op.dtype, op.span) };
+    Some(format!("Phases of {}{of} (p50): {}.", op.op, parts.join(", ")))
 }
 
 fn warnings(out: &mut String, result: &ResultFile) {
