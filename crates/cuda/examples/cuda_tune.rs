@@ -206,10 +206,9 @@ fn run(group: &Group, case: &Case, sms: &[u32], iterations: usize) {
         }
     }
     for (name, rows) in [("push", DeviceSlice::of(&y)), ("pull", shared.slice())] {
-        let combined = comm
-            .combine(&CudaCombine::new(DeviceRows::new(rows), &handle).out(DeviceSlice::of(&out)))
-            .unwrap();
-        let got = download(combined.rows(), &context, &comm);
+        let args = CudaCombine::new(DeviceRows::new(rows), &handle).out(DeviceSlice::of(&out));
+        comm.combine(&args).unwrap();
+        let got = download(DeviceSlice::of(&out), &context, &comm);
         let wrong = got.iter().zip(&want).filter(|(a, b)| a != b).count();
         assert_eq!(wrong, 0, "{name}: {wrong} bytes of {} differ", want.len());
     }

@@ -152,8 +152,7 @@ __device__ Way meet(const Args& a, const Wait& wait, Tables& t, u32 origin) {
         }
     }
     if (__syncthreads_or(over)) return IS_OVER;
-    // A route without an origin is of a dispatch that moved nothing, on all ranks.
-    return __syncthreads_or(refused) || origin == 0 ? IS_REFUSED : MOVES;
+    return __syncthreads_or(refused) || is_empty(wait, origin) ? IS_REFUSED : MOVES;
 }
 
 // ---- push
@@ -541,13 +540,13 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) combine(const __grid_consta
     // Tables first: chunks are multiples of 16 only, which is what bulk copies ask for.
     extern __shared__ __align__(1024) char shared[];
     const World* w = a.world;
-    if (has_failed(w)) return;
+    if (block_has_failed(w)) return;
     Tables& t = *reinterpret_cast<Tables*>(shared);
     char* rings = shared + sizeof(Tables);
     const u32 warp = threadIdx.x / 32;
     const bool first = blockIdx.x == 0 && threadIdx.x == 0;
     if (first) clock(w, TIME_START);
-    const Wait start{w, load_relaxed_gpu(&control(w)->epoch) + 1, PHASE_COMBINE_NOTIFY, a.stress_seed};
+    const Wait start{w, next_epoch(w), PHASE_COMBINE_NOTIFY, a.stress_seed};
     const u32 origin = reinterpret_cast<const Route*>(a.route)->origin;
     if (blockIdx.x == 0 && warp == blockDim.x / 32 - 1) post(a, start, origin);
     if (warp < a.pushers && lane_id() == 0) {

@@ -219,8 +219,7 @@ __device__ Way find_targets(const Args& a, const Wait& wait, Tables& t, u32* mat
         refused |= compare_call(wait, source, a.signature, origin, over) != REFUSAL_NONE;
     }
     if (__syncthreads_or(over)) return IS_OVER;
-    // A route without an origin is of a dispatch that moved nothing, on all ranks.
-    if (__syncthreads_or(refused) || (a.cached && origin == 0)) return IS_REFUSED;
+    if (__syncthreads_or(refused) || (a.cached && is_empty(wait, origin))) return IS_REFUSED;
     for (u32 i = threadIdx.x; i < w->ranks * w->ranks && !over; i += blockDim.x)
         matrix[i] = a.cached ? route_counts(w, a.route)[i] : notified(wait, i / w->ranks, NOTIFY_WORDS + i % w->ranks, over);
     if (!a.cached) {
@@ -373,6 +372,13 @@ struct Carriers {
     u32 first, count;  // threads
     __device__ u32 thread() const { return threadIdx.x - first; }
     __device__ void meet() const { asm volatile("bar.sync %0, %1;" ::"n"(CARRIERS), "r"(count) : "memory"); }
+    // The same, and whether `own` is true of any of them.
+    __device__ bool any(bool own) const {
+        u32 all;
+        asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
+                     : "=r"(all) : "r"(static_cast<u32>(own)), "n"(CARRIERS), "r"(count) : "memory");
+        return all != 0;
+    }
 };
 
 // Ids, weights and source tokens: as many tokens at once as a warp has lanes for their choices.
@@ -468,15 +474,16 @@ __device__ void send_expert_counts(const Args& a, const Wait& wait, u32* histogr
     }
 }
 
-// Sums the choices of this rank's experts over all sources. By block 0.
-__device__ void receive_expert_counts(const Args& a, const Wait& wait, const Carriers& carriers, u32* report) {
+// Sums the choices of this rank's experts over all sources. By block 0. False when the communicator is over.
+__device__ bool receive_expert_counts(const Args& a, const Wait& wait, const Carriers& carriers, u32* report) {
     const World* w = a.world;
-    for (u32 expert = carriers.thread(); expert < w->local_experts; expert += carriers.count) {
+    bool over = false;
+    for (u32 expert = carriers.thread(); expert < w->local_experts && !over; expert += carriers.count) {
         u32 sum = 0;
         for (u32 source = 0; source < w->ranks; source++) {
             const u64* p = in_heap<u64>(w, w->rank, w->expert_counts) + source * w->most_local_experts + expert;
             stress(wait.stress_seed, 7);
-            await(wait, source, wait.epoch, [&](u64& seen) {
+            over |= !await(wait, source, wait.epoch, [&](u64& seen) {
                 const u64 v = load_relaxed_system(p);
                 seen = v >> 32;
                 sum += static_cast<u32>(v >> 32) == wait.epoch ? static_cast<u32>(v) : 0;
@@ -486,6 +493,7 @@ __device__ void receive_expert_counts(const Args& a, const Wait& wait, const Car
         route_experts(w, a.route)[expert] = sum;
         if (report) report[w->ranks * w->ranks + expert] = sum;
     }
+    return !over;
 }
 
 // What the host waits for: counts of all ranks and of the local experts. By block 0.
@@ -493,9 +501,10 @@ __device__ void report(const Args& a, const Wait& wait, const Tables& t, const u
     const World* w = a.world;
     Board* b = board(w);
     const bool moved = way == MOVES;
+    bool over = way == IS_OVER;
     u32* to = a.ticket ? reinterpret_cast<u32*>(b + 1) : nullptr;
     if (moved && !a.cached) {
-        receive_expert_counts(a, wait, carriers, to);
+        over = !receive_expert_counts(a, wait, carriers, to);
         for (u32 i = carriers.thread(); i < w->ranks * w->ranks; i += carriers.count) {
             route_counts(w, a.route)[i] = matrix[i];
             if (to) to[i] = matrix[i];
@@ -503,8 +512,8 @@ __device__ void report(const Args& a, const Wait& wait, const Tables& t, const u
     }
     if (!to) return;
     fence_system();
-    carriers.meet();
-    if (carriers.thread() != 0) return;
+    // Counts that never came are not reported, or the host would take what the last call left there for them. It finds the failure.
+    if (carriers.any(over) || carriers.thread() != 0) return;
     b->report_refused = way == IS_REFUSED;
     b->report_fallback = moved && t.fallback;
     b->report_epoch = wait.epoch;
@@ -516,7 +525,7 @@ __global__ void __launch_bounds__(768, 1) dispatch(const __grid_constant__ Args 
     // Tables first: chunks are multiples of 16 only, which is what bulk copies ask for.
     extern __shared__ __align__(1024) char shared[];
     const World* w = a.world;
-    if (has_failed(w)) return;
+    if (block_has_failed(w)) return;
     Tables& t = *reinterpret_cast<Tables*>(shared);
     char* rings = shared + sizeof(Tables);
     u32* matrix = reinterpret_cast<u32*>(rings + static_cast<u64>(a.senders) * a.stages * a.chunk);
@@ -525,7 +534,7 @@ __global__ void __launch_bounds__(768, 1) dispatch(const __grid_constant__ Args 
     const bool first = blockIdx.x == 0 && threadIdx.x == 0;
     if (first) clock(w, TIME_START);
     const u32 begin = static_cast<u64>(a.tokens) * blockIdx.x / gridDim.x, end = static_cast<u64>(a.tokens) * (blockIdx.x + 1) / gridDim.x;
-    Wait wait{w, load_relaxed_gpu(&control(w)->epoch) + 1, PHASE_DISPATCH_NOTIFY, a.stress_seed};
+    Wait wait{w, next_epoch(w), PHASE_DISPATCH_NOTIFY, a.stress_seed};
 
     const bool sends = warp < a.senders;
     const u32 ring = sends ? warp : 0;

@@ -13,8 +13,8 @@ static_assert(sizeof(Args) == 24, "src/calls.rs");
 
 __global__ void __launch_bounds__(128, 1) meet(Args a) {
     const World* w = a.world;
-    if (has_failed(w)) return;
-    const Wait wait{w, load_relaxed_gpu(&control(w)->epoch) + 1, PHASE_BARRIER, a.stress_seed};
+    if (block_has_failed(w)) return;
+    const Wait wait{w, next_epoch(w), PHASE_BARRIER, a.stress_seed};
     if (threadIdx.x == 0) clock(w, TIME_START);
     if (threadIdx.x < 32) announce(wait, a.signature, 0);
     for (u32 source = threadIdx.x; source < w->ranks; source += blockDim.x) {

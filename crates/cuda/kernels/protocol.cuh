@@ -58,6 +58,7 @@ enum Refusal : u32 {
     REFUSAL_PEER = 1,      // a rank refused its arguments
     REFUSAL_MISMATCH = 2,  // ranks made different calls
     REFUSAL_TOO_SMALL = 3, // a fixed output has fewer rows than arrive
+    REFUSAL_EMPTY = 4,     // the handle is of a dispatch that moved nothing
 };
 
 constexpr u32 SIGNATURE_REFUSED = 3;
@@ -186,6 +187,16 @@ struct Wait {
 
 __device__ __forceinline__ bool has_failed(const World* w) { return load_relaxed_gpu(&control(w)->failed) != 0; }
 
+// At the start of a call, by all threads of a block: they must agree, or those that go on wait at a named barrier for those that ended,
+// where another block fails in this very moment.
+__device__ __forceinline__ bool block_has_failed(const World* w) { return __syncthreads_or(has_failed(w)) != 0; }
+
+// The number of this call. Never 0, which is what words hold that nobody has written yet, and the origin of a dispatch that moved nothing.
+__device__ __forceinline__ u32 next_epoch(const World* w) {
+    const u32 next = load_relaxed_gpu(&control(w)->epoch) + 1;
+    return next == 0 ? 1 : next;
+}
+
 // Writes the record that the host reads and tells all peers, unless this GPU has failed already.
 __device__ __noinline__ void fail(const Wait* wait, u32 cause, u32 culprit, u64 expected, u64 seen) {
     const World* w = wait->world;
@@ -238,8 +249,11 @@ __device__ __noinline__ bool is_over(const Wait* wait, u64* started, u32 peer, u
     // The board is across PCIe, a microsecond away: not at every look.
     if ((looks & 1023) == 0 || now - *started > w->deadline_ns) {
         const u32 abort = load_relaxed_system(&board(w)->abort);
-        if (abort != 0) {
-            fail(wait, abort >> 16, (abort & 0xffff) - 1, expected, seen);
+        const u32 cause = abort >> 16, culprit = (abort & 0xffff) - 1;
+        // Only waits for a rank that has left are over by that. A third rank's word may be on its way: that one left once it had it; and
+        // where it left too early, a wait for itself says so.
+        if (abort != 0 && (cause != CAUSE_LEFT || culprit == peer)) {
+            fail(wait, cause, culprit, expected, seen);
             return true;
         }
     }
@@ -321,6 +335,17 @@ __device__ __forceinline__ u32 compare_call(const Wait& wait, u32 source, u32 si
         refuse(&wait, &refused);
     }
     return what;
+}
+
+// A route without an origin is of a dispatch that moved nothing, on all ranks: so does this call. By all threads, after the calls were
+// found to be alike.
+__device__ __forceinline__ bool is_empty(const Wait& wait, u32 origin) {
+    if (origin != 0) return false;
+    if (threadIdx.x == 0) {
+        const Refused refused{REFUSAL_EMPTY, wait.world->rank, 0, 0, 0, 0, 0};
+        refuse(&wait, &refused);
+    }
+    return true;
 }
 
 // The end of every call, by all threads of all blocks: when the last block is through, tells all ranks and awaits them. The caller's

@@ -23,9 +23,8 @@ const WARPS: u32 = 20;
 const MOST_PUSHERS: usize = 8;
 const LEAST_PUSHERS: usize = 4;
 
-/// Pushing warps of all blocks together. Each takes shared memory and issue slots from the summing warps: with 16 SMs 7
-/// of 24 warps gave 230 us, 5 gave 247 and 8 with small rows no more (results/h200-x2/NOTES.md, combine); with 20 SMs 6
-/// gave 205, with 24 SMs 4 or 5 gave 203 to 206.
+/// Pushing warps of all blocks together. Each takes shared memory and issue slots from the summing warps. With 16 SMs 7
+/// of 20 warps gave 222 us, 6 230 and 8 242 (results/h200-x2/NOTES.md, Backend); with more SMs fewer are enough.
 const PUSHERS: usize = 112;
 
 impl CudaCommunicator {
@@ -44,22 +43,20 @@ impl CudaCommunicator {
         }
         let lane = match self.lane(&state, &args.on, true) {
             Ok(lane) => lane,
-            Err(error @ CudaError::Setting { .. }) => return Err(self.refuse(&mut state, &args.on, error)),
-            Err(error) => return Err(error),
+            Err(error) => return Err(self.refuse(&mut state, &args.on, error)),
         };
         let Shape { hidden, top_k, .. } = world.shape;
         let (tokens, row_bytes) = (args.handle.tokens(), 2 * hidden);
-        let take = |bytes| -> Result<Memory> {
-            let mut memory = Memory::take(&world, bytes, lane.stream)?;
-            if lane.capturing {
-                memory.keep_for_graph();
-            }
-            Ok(memory)
+        let reserve = || -> Result<_> {
+            args.handle.used_on(world.rank, lane.stream, lane.capturing)?;
+            let take = |bytes| Memory::take(&world, bytes, lane.stream);
+            let memory = args.out.is_none().then(|| take(tokens * row_bytes)).transpose()?;
+            let weights = args.weights.map(|_| take(4 * tokens * top_k)).transpose()?;
+            Ok((memory, weights.map(|memory| (memory, 4 * tokens * top_k))))
         };
-        let memory = if args.out.is_none() { Some(take(tokens * row_bytes)?) } else { None };
-        let weights = match args.weights {
-            Some(_) => Some((take(4 * tokens * top_k)?, 4 * tokens * top_k)),
-            None => None,
+        let (memory, weights) = match reserve() {
+            Ok(reserved) => reserved,
+            Err(error) => return Err(self.refuse(&mut state, &args.on, error)),
         };
         let address =
             args.out.map(DeviceSlice::address).or(memory.as_ref().map(Memory::address)).unwrap_or(0);
@@ -116,9 +113,16 @@ impl CudaCommunicator {
         };
         // SAFETY: `CombineArgs` is the kernel's parameter. Rows, weights, biases and outputs were checked to be as long
         // as the handle says; peers' memory stays mapped while the world lives.
-        unsafe { world.functions.combine.launch(lane.stream, shape, &raw) }?;
+        if let Err(error) = unsafe { world.functions.combine.launch(lane.stream, shape, &raw) } {
+            return Err(self.refuse(&mut state, &args.on, error));
+        }
+        if lane.capturing {
+            for memory in memory.iter().chain(weights.as_ref().map(|(memory, _)| memory)) {
+                memory.keep_for_graph();
+            }
+        }
         let done = self.launched(&mut state, &lane)?;
-        Ok(CudaCombined { memory, weights, address, bytes: tokens * row_bytes, done })
+        Ok(CudaCombined { memory, weights, bytes: tokens * row_bytes, done })
     }
 }
 
@@ -167,6 +171,39 @@ fn check(world: &World, args: &CudaCombine<'_>) -> Result<()> {
         at_least("combined rows in bytes", out.bytes, 2 * tokens * hidden, sent(format!("hidden {hidden}")))
             .map_err(misuse)?;
         address::check(world, "combined rows", out, address::ROWS)?;
+        // Other ranks read rows, and this one pushes and sums them, while sums are written. A bias may be overwritten: each
+        // of its elements is read by who writes there.
+        let written = 2 * tokens * hidden;
+        let weights = args.weights.map_or((0, 0), |weights| (weights.address, 4 * rows * top_k));
+        for (address, bytes) in [(args.rows.slice.address, 2 * rows * hidden), weights] {
+            if overlap((out.address, written), (address, bytes)) {
+                return Err(CudaError::Address {
+                    rank: world.rank,
+                    what: "combined rows",
+                    address: out.address,
+                    problem: "it overlaps the rows or weights that are combined; give memory of its own"
+                        .to_owned(),
+                });
+            }
+        }
     }
     Ok(())
+}
+
+/// Whether two ranges of (address, bytes) have a byte in common.
+fn overlap(a: (u64, usize), b: (u64, usize)) -> bool {
+    let end = |(address, bytes): (u64, usize)| address.saturating_add(bytes as u64);
+    a.1 > 0 && b.1 > 0 && a.0 < end(b) && b.0 < end(a)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::overlap;
+
+    #[test]
+    fn neighbours_do_not_overlap() {
+        assert!(overlap((16, 16), (31, 1)) && overlap((31, 1), (16, 16)) && overlap((0, 64), (16, 16)));
+        assert!(!overlap((16, 16), (32, 16)) && !overlap((32, 16), (16, 16)));
+        assert!(!overlap((16, 0), (0, 64)) && !overlap((0, 64), (16, 0)));
+    }
 }

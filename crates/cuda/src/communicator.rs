@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use expertrail_core::{CoreError, Topology};
 use expertrail_group::{DeathWatch, Group};
 
+use crate::address;
 use crate::assemble::{Assembled, CudaConfig, assemble};
 use crate::call::{DeviceIds, On, at_least};
 use crate::context::Context;
@@ -26,6 +27,9 @@ use crate::world::{Memory, World};
 /// one communicator run one after the other. Two communicators on one device must be called in the same order on all
 /// ranks, unless the SMs of both fit the device together and their streams differ: a kernel waits for the same kernel on
 /// the other ranks, and what runs behind it waits too.
+///
+/// Calls that a graph holds are ordered by whoever launches it, with events or one stream: the communicator knows neither
+/// when it runs nor when it is done, and two calls at once end in a deadlock or worse.
 #[derive(Debug)]
 pub struct CudaCommunicator {
     world: Arc<World>,
@@ -44,6 +48,8 @@ pub(crate) struct State {
     pub(crate) ticket: u32,
     pub(crate) stats: CudaStats,
     failed: Option<CudaError>,
+    /// Whether a graph may be running calls that `last` does not know of.
+    captured: bool,
     /// Rows that the last dispatch received.
     pub(crate) last_rows: usize,
 }
@@ -149,19 +155,25 @@ impl CudaCommunicator {
     /// Ends a call that was launched on `lane`.
     pub(crate) fn launched(&self, state: &mut State, lane: &Lane<'_>) -> Result<Moment> {
         let done = self.world.events.now(lane.stream)?;
-        if !lane.capturing {
+        if lane.capturing {
+            state.captured = true;
+        } else {
             state.last = Some(done.clone());
         }
         Ok(done)
     }
 
-    /// Tells the others that this rank refuses its part of a call, and gives the reason back.
+    /// Tells the others that this rank refuses its part of a call, and gives the reason back. Where the caller's stream or
+    /// event is the reason the word goes out on the communicator's own stream, or the others would wait for the deadline.
     pub(crate) fn refuse(&self, state: &mut State, on: &On<'_>, error: CudaError) -> CudaError {
-        let on = On { sms: Some(1), ..*on };
-        match self.meet(state, &on, Signature::REFUSED) {
-            Ok(_) => error,
-            Err(other) => other,
+        let told = self.meet(state, &On { sms: Some(1), ..*on }, Signature::REFUSED);
+        let stream = on.stream.unwrap_or(&self.world.stream);
+        // What is captured is for whenever its graph runs, and no word of this call.
+        if told.is_err() && stream.is_capturing().is_ok_and(|capturing| !capturing) {
+            // The reason says more than what became of telling it; without a context there is nobody to tell.
+            let _ = self.meet(state, &On::default(), Signature::REFUSED);
         }
+        error
     }
 
     fn meet(&self, state: &mut State, on: &On<'_>, signature: Signature) -> Result<Moment> {
@@ -190,13 +202,14 @@ impl CudaCommunicator {
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(1 << 12) {
-                self.check(state, true)?;
+                // A rank that has left may have had its part of this call: the kernel finds out whether it had not.
+                self.check(state, false)?;
                 // A kernel that ended without a report failed, or something before it on the stream did.
                 if let Some(event) = done.event()
                     && event.is_done()?
                     && !world.board.has_report(ticket)
                 {
-                    self.check(state, true)?;
+                    self.check(state, false)?;
                     return Err(CudaError::Lost { rank: world.rank });
                 }
             }
@@ -260,7 +273,8 @@ impl CudaCommunicator {
         self.world.refusal().map_or(Ok(()), Err)
     }
 
-    /// The failure or refusal of an earlier call, if there is one. Does not wait. Not collective.
+    /// The failure or refusal of an earlier call, if there is one. Does not wait for the device (but for another thread
+    /// of this rank that is in a call). Not collective.
     ///
     /// # Errors
     /// As [`CudaCommunicator::synchronize`].
@@ -276,7 +290,11 @@ impl CudaCommunicator {
     /// When there is no device memory left at all.
     pub fn alloc_rows(&self, bytes: usize, stream: Option<&Stream>) -> Result<CudaRows> {
         let stream = stream.unwrap_or(&self.world.stream);
-        Ok(CudaRows { memory: Memory::take(&self.world, bytes, stream)?, bytes })
+        let memory = Memory::take(&self.world, bytes, stream)?;
+        if stream.is_capturing()? {
+            memory.keep_for_graph();
+        }
+        Ok(CudaRows { memory, bytes })
     }
 
     /// Where the bytes at the same place of `rank`'s heap are in this process; `None` for memory that is not symmetric.
@@ -290,15 +308,20 @@ impl CudaCommunicator {
     /// which rank. Not collective; runs on the communicator's stream. Dispatch does not need it.
     ///
     /// # Errors
-    /// [`CudaError::Misuse`] for too few ids, and those of the driver.
+    /// [`CudaError::Misuse`] for too few ids and for more tokens than the shape has, [`CudaError::Address`], and those of
+    /// the driver.
     pub fn layout(&self, ids: DeviceIds<'_>, tokens: usize, stream: Option<&Stream>) -> Result<CudaLayout> {
         let world = &self.world;
         let stream = stream.unwrap_or(&world.stream);
         let misuse = |error: CoreError| CudaError::Misuse { rank: world.rank, error };
-        let top_k = world.shape.top_k;
+        let (top_k, limit) = (world.shape.top_k, world.shape.max_tokens);
+        if tokens > limit {
+            return Err(misuse(CoreError::Tokens { tokens, limit }));
+        }
         let why = || format!("{tokens} tokens, top-k {top_k}");
         at_least("ids in bytes", ids.slice().bytes, tokens * top_k * ids.bytes_each(), why)
             .map_err(misuse)?;
+        address::check(world, "ids", ids.slice(), ids.bytes_each() as u64)?;
         let (ranks, experts) = (world.ranks(), world.shape.experts);
         let offsets = CudaLayout::offsets(ranks, experts, tokens);
         let memory = Memory::take(world, offsets[3], stream)?;
@@ -318,6 +341,9 @@ impl CudaCommunicator {
         let shape = Launch { blocks, threads: 512, shared: 0, cooperative: false, cluster: 1 };
         // SAFETY: `LayoutArgs` is the kernel's parameter; ids and memory are as long as it reads and writes.
         unsafe { world.functions.layout.launch(stream, shape, &args) }?;
+        if stream.is_capturing()? {
+            memory.keep_for_graph();
+        }
         Ok(CudaLayout { memory, ranks, experts, tokens })
     }
 
@@ -380,11 +406,17 @@ impl CudaCommunicator {
 impl Drop for CudaCommunicator {
     fn drop(&mut self) {
         // Kernels must end before peers are told that this rank is gone, and before the memory that they use goes.
-        // They end by themselves: with the call, by a peer's death, or at the deadline.
+        // They end by themselves: with the call, by a peer's death, or at the deadline; earlier where that was asked for.
+        if self.world.cancel.is_cancelled() {
+            self.world.board.abort(expertrail_core::Cause::Cancelled, self.world.rank);
+        }
         if let Some(event) = self.state().last.as_ref().and_then(Moment::event) {
             let _ = event.synchronize();
         }
         let _ = self.world.stream.synchronize();
+        if self.state().captured && self.world.cooperative {
+            let _ = self.world.context.synchronize();
+        }
         drop(self.watch.take());
     }
 }

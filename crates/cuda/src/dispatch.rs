@@ -56,7 +56,8 @@ impl CudaCommunicator {
     /// Sends rows to the ranks of their experts and gives the rows that arrive here. Collective.
     ///
     /// Without worst-case rows and handle the call returns once the counts of all ranks are known; otherwise at once.
-    /// Either way the rows are there when work behind it on its stream runs.
+    /// Either way the rows are there when work behind it on its stream runs, unless the communicator fails meanwhile: then
+    /// the next call and [`status`](CudaCommunicator::status) say so.
     ///
     /// # Errors
     /// [`CudaError::Misuse`], [`CudaError::Address`] and [`CudaError::Setting`] for wrong arguments,
@@ -73,8 +74,7 @@ impl CudaCommunicator {
         };
         let lane = match self.lane(&state, &args.on, false) {
             Ok(lane) => lane,
-            Err(error @ CudaError::Setting { .. }) => return Err(self.refuse(&mut state, &args.on, error)),
-            Err(error) => return Err(error),
+            Err(error) => return Err(self.refuse(&mut state, &args.on, error)),
         };
         if lane.capturing && prepared.waits() {
             return Err(CudaError::Capture {
@@ -83,22 +83,23 @@ impl CudaCommunicator {
                 reason: "give it worst_case_rows, or a handle",
             });
         }
-        let mut reserved = reserve(&world, &prepared, &state, &lane)?;
-        if lane.capturing {
-            if let Some(slice) = &mut reserved.output {
-                slice.keep_for_graph();
-            }
-            if let Some(memory) = &mut reserved.route {
-                memory.keep_for_graph();
-            }
-        }
+        let reserved = match reserve(&world, &prepared, &state, &lane) {
+            Ok(reserved) => reserved,
+            Err(error) => return Err(self.refuse(&mut state, &args.on, error)),
+        };
         let ticket = if prepared.waits() {
             state.ticket = state.ticket.wrapping_add(1).max(1);
             state.ticket
         } else {
             0
         };
-        self.send(&prepared, &reserved, &lane, ticket)?;
+        if let Err(error) = self.send(&prepared, &reserved, &lane, ticket) {
+            return Err(self.refuse(&mut state, &args.on, error));
+        }
+        if lane.capturing {
+            reserved.output.as_ref().inspect(|slice| slice.keep_for_graph());
+            reserved.route.as_ref().inspect(|memory| _ = memory.keep_for_graph());
+        }
         let done = self.launched(&mut state, &lane)?;
         if prepared.waits() {
             self.await_report(&mut state, ticket, &done)?;
@@ -149,7 +150,8 @@ impl CudaCommunicator {
             tokens: prepared.tokens() as u32,
             row_bytes: row_bytes as u32,
             scales_per_row: kind.dtype.scales_per_row(kind.hidden) as u32,
-            fixed_rows: args.worst_case_rows.map_or(NOT_FIXED, |rows| rows as u32),
+            // A handle's too: after a worst case its output has more rows than arrive, and scales lie behind all of them.
+            fixed_rows: prepared.known_rows.map_or(NOT_FIXED, |rows| rows as u32),
             cached: u32::from(kind.cached),
             signature: Signature::dispatch(kind.dtype, kind.weights, kind.cached).0,
             ticket,
@@ -227,7 +229,8 @@ impl CudaCommunicator {
             layout,
             kind: prepared.kind,
             rows,
-            device_expert_counts: (!prepared.kind.cached).then(|| handle.address() + counts_at),
+            device_expert_counts: (!prepared.kind.cached)
+                .then(|| (handle.address() + counts_at, world.placement.experts_of(world.rank).len())),
             handle,
             expert_counts,
             done,
@@ -368,11 +371,25 @@ fn reserve(
     };
     let rows = prepared.known_rows.unwrap_or_else(likely);
     let output = world.take(OutputLayout::new(&prepared.kind, rows).bytes, lane.stream)?;
-    let route = if prepared.cached.is_some() {
+    if lane.capturing && output.is_none() {
+        return Err(CudaError::Capture {
+            rank: world.rank,
+            call: "a dispatch whose output finds no room in the pool",
+            reason: "build the communicator for more live outputs",
+        });
+    }
+    let route = if let Some(handle) = prepared.cached {
+        handle.used_on(world.rank, lane.stream, lane.capturing)?;
         None
     } else {
         let bytes = protocol::route_bytes(world.ranks(), world.placement.most_local_experts(), tokens);
-        Some(Memory::take(world, bytes, lane.stream)?)
+        let route = Memory::take(world, bytes, lane.stream)?;
+        if lane.capturing {
+            // Its handle may be used before the graph has run: then it is one of a dispatch that moved nothing.
+            // SAFETY: a route is as long, and whoever used its memory before was awaited when it was taken in a capture.
+            unsafe { world.clear(route.address(), protocol::ROUTE_BYTES) }?;
+        }
+        Some(route)
     };
     Ok(Reserved { output, route })
 }

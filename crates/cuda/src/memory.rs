@@ -34,9 +34,12 @@ impl DeviceMemory {
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
         let mut address = 0;
         if bytes > 0 {
-            context.call("cuMemAlloc", |api| {
-                // SAFETY: the driver writes one address.
-                unsafe { (api.memory_alloc)(&raw mut address, bytes) }
+            // Allowed while another thread captures: what is captured there does not use it.
+            context.outside_capture(|| {
+                context.call("cuMemAlloc", |api| {
+                    // SAFETY: the driver writes one address.
+                    unsafe { (api.memory_alloc)(&raw mut address, bytes) }
+                })
             })?;
         }
         Ok(Self { context: context.clone(), address, bytes })
@@ -102,8 +105,12 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if self.bytes > 0 && !KEEP.load(Ordering::Relaxed) {
-            // SAFETY: allocated in `new`, freed once.
-            self.context.call_in_drop(|api| unsafe { (api.memory_free)(self.address) });
+            // A thread that captures may not free memory, and its capture would be lost.
+            let _ = self.context.outside_capture(|| {
+                // SAFETY: allocated in `new`, freed once.
+                self.context.call_in_drop(|api| unsafe { (api.memory_free)(self.address) });
+                Ok(())
+            });
         }
     }
 }

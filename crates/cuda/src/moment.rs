@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::context::Context;
-use crate::entry_points::Handle;
 use crate::error::Result;
 use crate::stream::{Event, Stream};
 
@@ -24,7 +23,7 @@ impl Events {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let event = spare.map_or_else(|| Event::new(&self.context, false), Ok)?;
         event.record(stream)?;
-        let recorded = Recorded { event: Some(event), stream: stream.raw(), events: self.clone() };
+        let recorded = Recorded { event: Some(event), stream: stream.clone(), events: self.clone() };
         Ok(Moment(Arc::new(recorded)))
     }
 }
@@ -37,7 +36,8 @@ pub(crate) struct Moment(Arc<Recorded>);
 struct Recorded {
     /// There until dropped.
     event: Option<Event>,
-    stream: Handle,
+    /// Kept alive: the driver gives the handle of a destroyed stream to the next one, which must not pass for the same.
+    stream: Stream,
     events: Arc<Events>,
 }
 
@@ -51,7 +51,7 @@ impl Moment {
     /// Lets later work on `stream` wait for it. Work on its own stream comes later anyway.
     pub(crate) fn hold_back(&self, stream: &Stream) -> Result<()> {
         match &self.0.event {
-            Some(event) if self.0.stream != stream.raw() => stream.wait(event),
+            Some(event) if self.0.stream.raw() != stream.raw() => stream.wait(event),
             _ => Ok(()),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use expertrail_core::{CoreError, Dtype};
 
 use crate::call::DeviceSlice;
+use crate::error::{CudaError, Result as CudaResult};
 use crate::moment::Moment;
 use crate::stream::{Event, Stream};
 use crate::world::{Memory, OutputKind, OutputLayout};
@@ -59,6 +60,19 @@ impl CudaHandle {
         self.inner.memory.address()
     }
 
+    /// A call on `stream` reads the routing; where it is captured, whenever its graph runs.
+    pub(crate) fn used_on(&self, rank: usize, stream: &Stream, capturing: bool) -> CudaResult<()> {
+        if capturing && !self.inner.memory.keep_for_graph() {
+            return Err(CudaError::Capture {
+                rank,
+                call: "a call with a handle that lies beside the pool",
+                reason: "build the communicator for more live outputs",
+            });
+        }
+        self.inner.memory.used_on(stream);
+        Ok(())
+    }
+
     pub(crate) fn check(&self, communicator: u64, rank: usize) -> Result<(), CoreError> {
         let HandleInner { communicator: made_by, rank: of, epoch, .. } = *self.inner;
         if made_by != communicator {
@@ -91,7 +105,8 @@ pub struct CudaReceived {
     pub(crate) handle: CudaHandle,
     /// Choices of the local experts.
     pub(crate) expert_counts: Vec<u32>,
-    pub(crate) device_expert_counts: Option<u64>,
+    /// Where they are, and how many experts this rank has.
+    pub(crate) device_expert_counts: Option<(u64, usize)>,
     pub(crate) done: Moment,
     pub(crate) fell_back: bool,
 }
@@ -156,10 +171,12 @@ impl CudaReceived {
         self.expert_counts.iter().map(|count| count.next_multiple_of(alignment.max(1))).collect()
     }
 
-    /// Choices of each local expert in device memory, u32 `[local experts]`; `None` for a cached dispatch.
+    /// Choices of the first `experts` local experts in device memory, u32, at most of all; `None` for a cached dispatch.
     pub fn device_expert_counts(&self, experts: usize) -> Option<DeviceSlice<'_>> {
-        // SAFETY: the counts lie in the handle's memory, which `self` keeps.
-        self.device_expert_counts.map(|address| unsafe { DeviceSlice::from_raw(address, 4 * experts) })
+        self.device_expert_counts.map(|(address, all)| {
+            // SAFETY: so many counts lie in the handle's memory, which `self` keeps.
+            unsafe { DeviceSlice::from_raw(address, 4 * experts.min(all)) }
+        })
     }
 
     /// What combine and a cached dispatch need.
@@ -192,16 +209,16 @@ pub struct CudaCombined {
     /// Where the result is in the library's memory.
     pub(crate) memory: Option<Memory>,
     pub(crate) weights: Option<(Memory, usize)>,
-    pub(crate) address: u64,
     pub(crate) bytes: usize,
     pub(crate) done: Moment,
 }
 
 impl CudaCombined {
-    /// One row for each token, BF16 `[tokens, hidden]`: in the library's memory, or where the caller asked for it.
-    pub fn rows(&self) -> DeviceSlice<'_> {
-        // SAFETY: memory of `self`, or of the caller, who promised that it lives until the work is done.
-        unsafe { DeviceSlice::from_raw(self.address, self.bytes) }
+    /// One row for each token, BF16 `[tokens, hidden]`; `None` where the caller gave memory for them
+    /// ([`CudaCombine::out`](crate::CudaCombine::out)): they are there.
+    pub fn rows(&self) -> Option<DeviceSlice<'_>> {
+        // SAFETY: memory of `self`, taken for so many bytes.
+        self.memory.as_ref().map(|memory| unsafe { DeviceSlice::from_raw(memory.address(), self.bytes) })
     }
 
     /// The weights that came back, f32 `[tokens, top_k]`, if any were sent.

@@ -53,14 +53,17 @@ impl RawWorld {
     }
 }
 
+/// Bytes of `Route`.
+pub(crate) const ROUTE_BYTES: usize = 16;
+
 /// Bytes of `Route` and what follows it.
 pub(crate) fn route_bytes(ranks: usize, most_local_experts: usize, tokens: usize) -> usize {
-    16 + 4 * (ranks * ranks + most_local_experts + tokens * ranks)
+    ROUTE_BYTES + 4 * (ranks * ranks + most_local_experts + tokens * ranks)
 }
 
 /// Offset of the local experts' counts in a `Route`.
 pub(crate) fn route_experts(ranks: usize) -> usize {
-    16 + 4 * ranks * ranks
+    ROUTE_BYTES + 4 * ranks * ranks
 }
 
 /// `Args` of `dispatch.cu`.
@@ -229,6 +232,7 @@ pub(crate) struct RefusedRecord {
 
 pub(crate) const REFUSAL_PEER: u32 = 1;
 pub(crate) const REFUSAL_MISMATCH: u32 = 2;
+pub(crate) const REFUSAL_EMPTY: u32 = 4;
 
 impl Board {
     /// Bytes of a board that reports `words` counts.
@@ -251,8 +255,8 @@ impl Board {
 
     /// Ends every wait of this rank's kernels, unless something has ended them already.
     pub(crate) fn abort(&self, cause: Cause, culprit: usize) {
-        let word = (cause as u32) << 16 | (culprit as u32 + 1);
-        let _ = self.memory.word32(ABORT).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+        let set = |word| aborting(word, cause, culprit);
+        let _ = self.memory.word32(ABORT).fetch_update(Ordering::AcqRel, Ordering::Acquire, set);
     }
 
     /// Who was the reason to end all waits, if anybody.
@@ -330,6 +334,13 @@ impl Board {
     }
 }
 
+/// The abort word after `cause`; `None` where it stays. The first reason counts, but a rank that has left ends no wait for
+/// another, so a death after it must still be told.
+fn aborting(word: u32, cause: Cause, culprit: usize) -> Option<u32> {
+    let left = word >> 16 == Cause::Left as u32 && cause != Cause::Left;
+    (word == 0 || left).then_some((cause as u32) << 16 | (culprit as u32 + 1))
+}
+
 fn cause(bits: u32) -> Cause {
     match bits {
         1 => Cause::Died,
@@ -362,6 +373,16 @@ mod tests {
         let failure = Board::told(1 << 63 | 3 << 60 | 2 << 56 | 1 << 44 | 17 << 32 | 0x8000_0001);
         assert_eq!((failure.cause, failure.phase), (Cause::Deadline, Phase::DispatchData));
         assert_eq!((failure.culprit, failure.reporter, failure.epoch), (1, 17, 0x8000_0001));
+    }
+
+    #[test]
+    fn a_death_is_told_after_a_farewell_and_nothing_after_a_death() {
+        // Died 1, left 2, deadline 3, cancelled 4 in the upper half; rank + 1 below.
+        assert_eq!(aborting(0, Cause::Left, 2), Some(0x2_0003));
+        assert_eq!(aborting(0x2_0003, Cause::Left, 0), None);
+        assert_eq!(aborting(0x2_0003, Cause::Died, 1), Some(0x1_0002));
+        assert_eq!(aborting(0x1_0002, Cause::Left, 2), None);
+        assert_eq!(aborting(0x1_0002, Cause::Cancelled, 0), None);
     }
 
     #[test]

@@ -44,8 +44,8 @@ impl Stream {
     /// A stream of another library (a `CUstream`); 0 is the legacy default stream.
     ///
     /// # Safety
-    /// The stream must be of this context and live as long as this value and its clones, of which outputs keep some
-    /// until they are dropped.
+    /// The stream must be of this context and live as long as this value and its clones. Outputs keep some until they are
+    /// dropped, and a communicator may keep one until it is dropped itself.
     pub unsafe fn from_raw(context: &Context, raw: usize) -> Self {
         Self { inner: Arc::new(StreamInner { context: context.clone(), raw, owned: false }) }
     }
@@ -111,10 +111,13 @@ impl Stream {
     /// # Errors
     /// When work on the device failed.
     pub fn is_done(&self) -> Result<bool> {
-        done(self.context().call("cuStreamQuery", |api| {
-            // SAFETY: the stream lives.
-            unsafe { (api.stream_query)(self.raw()) }
-        }))
+        let context = self.context();
+        context.outside_capture(|| {
+            done(context.call("cuStreamQuery", |api| {
+                // SAFETY: the stream lives.
+                unsafe { (api.stream_query)(self.raw()) }
+            }))
+        })
     }
 
     /// Lets later work on the stream wait for `event`.
@@ -180,11 +183,15 @@ pub struct Graph {
 impl Graph {
     /// Launches it on `stream`.
     ///
+    /// # Safety
+    /// Whatever its work uses must be there until it is done: memory given to captured calls, what they gave, and their
+    /// communicator, no other call of which may run meanwhile.
+    ///
     /// # Errors
     /// When the driver refuses.
-    pub fn launch(&self, stream: &Stream) -> Result<()> {
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         self.context.call("cuGraphLaunch", |api| {
-            // SAFETY: graph and stream live.
+            // SAFETY: graph and stream live; the caller answers for the rest.
             unsafe { (api.graph_launch)(self.raw, stream.raw()) }
         })
     }
@@ -255,10 +262,12 @@ impl Event {
     /// # Errors
     /// When work on the device failed.
     pub fn is_done(&self) -> Result<bool> {
-        done(self.context.call("cuEventQuery", |api| {
-            // SAFETY: the event lives.
-            unsafe { (api.event_query)(self.raw) }
-        }))
+        self.context.outside_capture(|| {
+            done(self.context.call("cuEventQuery", |api| {
+                // SAFETY: the event lives.
+                unsafe { (api.event_query)(self.raw) }
+            }))
+        })
     }
 
     /// Milliseconds from `start` to this event; both timed and done.

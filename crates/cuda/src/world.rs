@@ -1,10 +1,10 @@
 //! What all calls of a communicator share, and the memory that outputs lie in.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expertrail_core::{Cause, Dtype, Failure, Phase, Placement, Shape, Topology};
+use expertrail_core::{Cause, CoreError, Dtype, Failure, Phase, Placement, Shape, Topology};
 use expertrail_group::CancelToken;
 
 use crate::context::Context;
@@ -14,7 +14,7 @@ use crate::launch::Function;
 use crate::memory::DeviceMemory;
 use crate::moment::{Events, Moment};
 use crate::pool::{Pool, Range};
-use crate::protocol::{Board, LINE, NOTIFY_WORDS, REFUSAL_MISMATCH, REFUSAL_PEER, Signature};
+use crate::protocol::{Board, LINE, NOTIFY_WORDS, REFUSAL_EMPTY, REFUSAL_MISMATCH, REFUSAL_PEER, Signature};
 use crate::stream::Stream;
 
 /// Slices start at multiples of this: a sector of bulk copies and more, and few enough free pieces.
@@ -250,6 +250,13 @@ impl World {
                 peer,
                 peer_call: Signature(record.theirs).describe(record.their_origin),
             },
+            REFUSAL_EMPTY => CudaError::Misuse {
+                rank,
+                error: CoreError::Handle(format!(
+                    "call {epoch} used the handle of a dispatch that moved nothing; its output holds nothing either: \
+                     dispatch again"
+                )),
+            },
             _ => CudaError::TooSmall { rank: peer, needed: record.rows as usize, given: record.own as usize },
         })
     }
@@ -294,9 +301,22 @@ impl World {
         Ok(Some(Slice {
             world: self.clone(),
             range: taken.range,
-            users: Mutex::new(Vec::new()),
-            of_graph: false,
+            users: Mutex::new(vec![stream.clone()]),
+            of_graph: AtomicBool::new(false),
         }))
+    }
+
+    /// Makes `bytes` bytes zero at once, whatever this thread captures.
+    ///
+    /// # Safety
+    /// `address` must be valid for `bytes` bytes, and nobody may be using them.
+    pub(crate) unsafe fn clear(&self, address: u64, bytes: usize) -> Result<()> {
+        self.context.outside_capture(|| {
+            let stream = Stream::new(&self.context, 0)?;
+            // SAFETY: the caller answers for the address.
+            unsafe { stream.fill(address, 0, bytes) }?;
+            stream.synchronize()
+        })
     }
 }
 
@@ -315,8 +335,8 @@ pub(crate) struct Slice {
     range: Range,
     /// Streams that may use it: where it was made, and those that its owner recorded.
     users: Mutex<Vec<Stream>>,
-    /// Taken during a capture: it belongs to the graph, which may run again at any time.
-    of_graph: bool,
+    /// Used by captured work: it belongs to the graph, which may run again at any time.
+    of_graph: AtomicBool,
 }
 
 impl Slice {
@@ -332,13 +352,13 @@ impl Slice {
         self.world.at(self.range.offset)
     }
 
-    pub(crate) fn keep_for_graph(&mut self) {
-        self.of_graph = true;
+    pub(crate) fn keep_for_graph(&self) {
+        self.of_graph.store(true, Ordering::Relaxed);
     }
 
     /// Gives back what lies behind the first `bytes`.
     pub(crate) fn trim(&mut self, bytes: usize) {
-        if !self.of_graph {
+        if !self.of_graph.load(Ordering::Relaxed) {
             self.range = self.world.pool.trim(self.range, bytes);
         }
     }
@@ -354,7 +374,7 @@ impl Slice {
 
 impl Drop for Slice {
     fn drop(&mut self) {
-        if self.of_graph {
+        if self.of_graph.load(Ordering::Relaxed) {
             return;
         }
         let users = std::mem::take(&mut *self.users.lock().unwrap_or_else(PoisonError::into_inner));
@@ -375,7 +395,6 @@ impl Memory {
     /// `bytes` of the pool, or else of the device.
     pub(crate) fn take(world: &Arc<World>, bytes: usize, stream: &Stream) -> Result<Self> {
         if let Some(slice) = world.take(bytes, stream)? {
-            slice.used_on(stream);
             return Ok(Self::Pool(slice));
         }
         if stream.is_capturing()? {
@@ -401,10 +420,11 @@ impl Memory {
         }
     }
 
-    pub(crate) fn keep_for_graph(&mut self) {
-        if let Self::Pool(slice) = self {
-            slice.keep_for_graph();
-        }
+    /// Whether it is symmetric memory, which a graph that uses it keeps. Other memory is freed when dropped.
+    pub(crate) fn keep_for_graph(&self) -> bool {
+        let Self::Pool(slice) = self else { return false };
+        slice.keep_for_graph();
+        true
     }
 }
 

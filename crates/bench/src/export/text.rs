@@ -65,6 +65,13 @@ pub(crate) fn notes(result: &ResultFile) -> Vec<String> {
         Some(if carries.is_empty() { "nothing".to_owned() } else { carries.join(" + ") })
     });
     notes.extend(carried.map(|text| format!("carried beside the rows: {text}")));
+    let detail = |name: &str| result.backend.details.get(name);
+    let heap = detail("heap_bytes").and_then(|bytes| bytes.parse().ok()).map(bytes_text);
+    notes.extend(heap.map(|heap| {
+        let other = |name: &str| detail(name).map_or("unknown", String::as_str);
+        let (kernels, fallbacks) = (other("kernels"), other("fallbacks"));
+        format!("each GPU: {heap} of symmetric memory; kernels {kernels}; {fallbacks} outputs found no room in the pool")
+    }));
     notes
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use expertrail_core::{Cause, Shape, Topology};
-use expertrail_cuda::{CudaCombine, CudaCommunicator, CudaConfig, CudaError, DeviceRows};
+use expertrail_cuda::{CudaCombine, CudaCommunicator, CudaConfig, CudaDispatch, CudaError, DeviceRows};
 use expertrail_group::Group;
 
 use crate::gpu::{Outcome, during};
@@ -190,7 +190,8 @@ impl Seat<'_> {
                     }
                 }
             }
-            Moment::Awaited => match comm.dispatch(&ones.dispatch()).and_then(|_| comm.synchronize()) {
+            // The call itself: without the dead rank's counts there is nothing that it could give.
+            Moment::Awaited => match comm.dispatch(&ones.dispatch()).map(|_| ()) {
                 Err(error) => error,
                 Ok(()) => return Err("a dispatch without the dead rank succeeded".to_owned()),
             },
@@ -250,8 +251,10 @@ impl Seat<'_> {
             std::thread::sleep(deadline + Duration::from_millis(1500));
         }
         let started = Instant::now();
-        // The late rank finds the others' counts, so that its dispatch may return: the rows never come.
-        let late = comm.dispatch(&ones.dispatch()).and_then(|_| comm.synchronize());
+        let called = comm.dispatch(&ones.dispatch()).map(|_| ());
+        // The late rank finds the others' counts, so that its dispatch may return: the rows never come. The others have
+        // none of the late one.
+        let late = if self.rank() == culprit { called.and_then(|()| comm.synchronize()) } else { called };
         let error = expect_error(late, "a call of a stalled group")?;
         check_failure(&error, Cause::Deadline, culprit)?;
         if self.rank() != culprit && started.elapsed() < deadline {
@@ -351,15 +354,28 @@ impl Seat<'_> {
         let most = self.group.size() * SHAPE.max_tokens;
         for rows in [0, needed / 2, needed - 1] {
             let room = if self.rank() == culprit { rows } else { most };
-            let result =
-                comm.dispatch(&ones.dispatch().worst_case_rows(room)).and_then(|_| comm.synchronize());
-            match expect_error(result, "a dispatch into too few rows")? {
+            let received =
+                comm.dispatch(&ones.dispatch().worst_case_rows(room)).map_err(during("dispatch"))?;
+            match expect_error(comm.synchronize(), "a dispatch into too few rows")? {
                 CudaError::TooSmall { rank, needed: told, given } => {
                     if (rank, told, given) != (culprit, needed, rows) {
                         return Err(format!("rank {rank} needs {told}, has {given}: not {needed} of {rows}"));
                     }
                 }
                 other => return Err(format!("not TooSmall: {other}")),
+            }
+            // Its handle moves nothing either, and says so.
+            let again = CudaDispatch::cached(ones.payload(), received.handle()).worst_case_rows(most);
+            let again = comm.dispatch(&again).and_then(|_| comm.synchronize());
+            let back = CudaCombine::new(DeviceRows::new(received.data()), received.handle());
+            let back = comm.combine(&back).and_then(|_| comm.synchronize());
+            for (result, what) in [(again, "a cached dispatch"), (back, "a combine")] {
+                match expect_error(result, &format!("{what} of a dispatch that moved nothing"))? {
+                    CudaError::Misuse { .. } => {}
+                    other => {
+                        return Err(format!("{what} of a dispatch that moved nothing: not Misuse: {other}"));
+                    }
+                }
             }
             ones.works(&comm).map_err(during("the next call"))?;
         }

@@ -36,9 +36,11 @@ enum Wrong {
     ManySms,
     /// Combine: one row fewer than arrived.
     ShortCombine,
+    /// Combine: into the rows that are combined.
+    OutOverRows,
 }
 
-const ALL: [Wrong; 11] = [
+const ALL: [Wrong; 12] = [
     Wrong::ShortRows,
     Wrong::OtherTopK,
     Wrong::ManyTokens,
@@ -50,6 +52,7 @@ const ALL: [Wrong; 11] = [
     Wrong::ForeignHandle,
     Wrong::ManySms,
     Wrong::ShortCombine,
+    Wrong::OutOverRows,
 ];
 
 /// Every misuse in turn on one communicator.
@@ -123,6 +126,14 @@ impl Misuse<'_> {
             let combine = self.comm.combine(&CudaCombine::new(DeviceRows::new(rows), received.handle()));
             return Ok(combine.and_then(|_| self.comm.synchronize()));
         }
+        if wrong == Wrong::OutOverRows {
+            let received = self.comm.dispatch(&self.ones.dispatch()).map_err(during("dispatch"))?;
+            let mut args = CudaCombine::new(DeviceRows::new(received.data()), received.handle());
+            if is_culprit {
+                args = args.out(received.data());
+            }
+            return Ok(self.comm.combine(&args).and_then(|_| self.comm.synchronize()));
+        }
         let mut args = match wrong {
             Wrong::ForeignHandle if is_culprit => CudaDispatch::cached(self.ones.payload(), self.stale),
             _ => self.ones.dispatch(),
@@ -175,7 +186,7 @@ impl Misuse<'_> {
             Wrong::Gaps => self
                 .dispatch(&with_rows(DeviceRows::new(part(spare, 0, TOKENS * (row + 16))?).stride(row + 16))),
             Wrong::ManySms => self.dispatch(&args.sms(100_000)),
-            Wrong::ForeignHandle | Wrong::ShortCombine => self.dispatch(&args),
+            Wrong::ForeignHandle | Wrong::ShortCombine | Wrong::OutOverRows => self.dispatch(&args),
         };
         Ok(result)
     }

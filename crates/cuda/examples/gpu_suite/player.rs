@@ -340,8 +340,10 @@ impl<'a> Player<'a> {
         let combined = self.on.comm.combine(&args).map_err(during("combine"))?;
         let (world, call, rank) = (live.world, self.calls, self.on.comm.rank());
         let words = Wanted::row_words(Dtype::Bf16, it.case.hidden);
+        let result = 2 * it.tokens * it.case.hidden;
+        let result = combined.rows().or(out.part(0, result)).ok_or("the caller's memory is too short")?;
         let named = || format!("result of a combine (routing {world}) at call {call}, rank {rank}");
-        self.slots.expect(stream, combined.rows(), (it.tokens, words), it.hashes.combined[version], named)?;
+        self.slots.expect(stream, result, (it.tokens, words), it.hashes.combined[version], named)?;
         if with_weights {
             let weights = combined.weights().ok_or("no weights came back")?;
             let shape = (it.tokens, it.case.top_k);
@@ -349,7 +351,7 @@ impl<'a> Player<'a> {
             self.slots.expect(stream, weights, shape, it.hashes.combined_weights, named)?;
             poison(stream, weights)?;
         }
-        poison(stream, combined.rows())?;
+        poison(stream, result)?;
         if let Some(memory) = &shared {
             poison(stream, memory.slice())?;
         }

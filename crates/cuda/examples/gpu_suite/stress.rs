@@ -336,20 +336,22 @@ fn replays(seat: &Seat) -> Outcome {
         copy(&stream, all(&weights), all(&it.weights))?;
         copy(&stream, all(&made), all(&it.expert_rows[version]))?;
         copy(&stream, all(&gradients), all(&it.gradients))?;
-        graph.launch(&stream).map_err(during("replay"))?;
+        // SAFETY: all that was given and made lives to the end of this function, and eager calls are ordered behind.
+        unsafe { graph.launch(&stream) }.map_err(during("replay"))?;
         let words = Wanted::row_words(Dtype::Bf16, shape.hidden);
         let (hashes, entries, tokens) = (&it.hashes, (worst, shape.top_k), shape.max_tokens);
         let ids = received.local_ids().ok_or("no ids")?;
         let carried = received.weights().ok_or("no weights")?;
         let sources = received.source_tokens().ok_or("no source tokens")?;
         let back = combined.weights().ok_or("no weights came back")?;
+        let result = combined.rows().ok_or("no rows came back")?;
         let slots = player.slots();
         for (slice, shape, wanted, what) in [
             (received.data(), (it.arrivals, words), hashes.rows[version], "rows"),
             (ids, entries, hashes.ids[1], "ids"),
             (carried, entries, hashes.weights[1], "weights"),
             (sources, (it.arrivals, 1), hashes.source_tokens, "source tokens"),
-            (combined.rows(), (tokens, words), hashes.combined[version], "combined rows"),
+            (result, (tokens, words), hashes.combined[version], "combined rows"),
             (back, (tokens, shape.top_k), hashes.combined_weights, "combined weights"),
         ] {
             slots.expect(&stream, slice, shape, wanted, || {
