@@ -268,11 +268,11 @@ __device__ void Pusher::run() {
 __device__ void publish(const Args& a, const Wait& wait, Tables& t) {
     const World* w = a.world;
     const u32 lane = lane_id();
+    u32 told = 0;  // turns of the pusher with this lane's number
     for (;;) {
         // In this order: rows marked before the last pusher finished are seen.
         const bool last = load_acquire_block(&t.finished) == a.pushers;
         const u32 done = lane < a.pushers ? load_acquire_block(&t.done[lane]) : 0;
-        const u32 told = lane < a.pushers ? t.published[lane] : 0;
         const u32 news = __ballot_sync(ALL_LANES, done != told);
         if (news != 0) {
             fence_system();
@@ -289,6 +289,7 @@ __device__ void publish(const Args& a, const Wait& wait, Tables& t) {
                 __syncwarp();
                 if (lane == 0) store_release_block(&t.published[pusher], end);
             }
+            told = done;
         } else if (!last) {
             __nanosleep(50);
         }

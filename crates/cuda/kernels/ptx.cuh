@@ -144,15 +144,15 @@ __device__ __forceinline__ u32 exchange_gpu(u32* p, u32 v) {
     return before;
 }
 
-// ---- within a block
+// ---- within a block. Atomics rather than loads and stores: racecheck takes the latter for races, whatever their order says.
 
 __device__ __forceinline__ u32 load_acquire_block(const u32* p) {
     u32 v;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared_address(p)) : "memory");
+    asm volatile("atom.add.acquire.cta.shared.u32 %0, [%1], 0;" : "=r"(v) : "r"(shared_address(p)) : "memory");
     return v;
 }
 __device__ __forceinline__ void store_release_block(u32* p, u32 v) {
-    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
+    asm volatile("{ .reg .b32 before; atom.exch.release.cta.shared.b32 before, [%0], %1; }" ::"r"(shared_address(p)), "r"(v) : "memory");
 }
 
 // ---- rows: 16 bytes at a time, past L1. Coherent loads: peers write what is read here.

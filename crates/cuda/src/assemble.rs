@@ -57,11 +57,6 @@ pub struct CudaConfig {
     pub cancel: CancelToken,
     /// Seed of delays before every publish, flag and read on the device, for tests; 0 for none.
     pub stress_seed: u64,
-    /// For tests of more ranks than there are GPUs: all ranks are threads of this process and share its first device, each
-    /// with an equal part of the SMs. Nothing that waits for the device may be called while others are in a call, so
-    /// memory that is dropped is kept until the process ends. Set `CUDA_DEVICE_MAX_CONNECTIONS=32`, or streams of
-    /// different ranks wait for each other.
-    pub share_device: bool,
     /// Where the driver is looked for.
     pub driver: Search,
     /// Where NVRTC is looked for, if kernels for the device are not embedded.
@@ -79,7 +74,6 @@ impl CudaConfig {
             memory_limit: None,
             cancel: CancelToken::new(),
             stress_seed: 0,
-            share_device: false,
             driver: Search::driver(),
             nvrtc: Search::nvrtc(),
         }
@@ -103,8 +97,7 @@ pub(crate) fn assemble(group: &Group, config: &CudaConfig) -> Result<Assembled> 
 
     let driver = Driver::load(&config.driver).map_err(BuildError::from);
     let (driver, _) = agree(group, "CUDA driver", driver, |_| Vec::new())?;
-    let placed =
-        if config.share_device { place::share(&driver, group)? } else { place::choose(&driver, group)? };
+    let placed = place::choose(&driver, group)?;
     let prepared = prepare(group, config, &placed.device).map_err(BuildError::from);
     let (prepared, tokens) = agree(group, "kernels", prepared, |p| p.token.to_le_bytes().to_vec())?;
     let token: [u8; 8] = tokens[0].as_slice().try_into().map_err(|_| unreadable(rank, 0))?;
@@ -136,7 +129,6 @@ pub(crate) fn assemble(group: &Group, config: &CudaConfig) -> Result<Assembled> 
         cancel: config.cancel.clone(),
         stress_seed: config.stress_seed,
         sms,
-        cooperative: !config.share_device,
         shared,
         functions,
         board,
@@ -267,11 +259,7 @@ fn prepare(group: &Group, config: &CudaConfig, device: &crate::device::Device) -
         meet: function(&kernels::MEET, kernels::MEET_NAME, false)?,
         layout: function(&kernels::LAYOUT, kernels::LAYOUT_NAME, false)?,
     };
-    let mut sms = device.attribute(Attribute::SMS)?.max(1) as u32;
-    if config.share_device {
-        crate::memory::keep_what_is_dropped();
-        sms = (sms / group.size() as u32).max(1);
-    }
+    let sms = device.attribute(Attribute::SMS)?.max(1) as u32;
     let stream = Stream::new(&context, 0)?;
     // Only rank 0's counts.
     let token = std::hash::RandomState::new().hash_one((std::process::id(), group.rank()));

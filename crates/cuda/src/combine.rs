@@ -108,7 +108,7 @@ impl CudaCommunicator {
             blocks: lane.sms,
             threads: 32 * WARPS,
             shared: (rings.bytes() + COMBINE_TABLES + ahead) as u32,
-            cooperative: world.cooperative,
+            cooperative: true,
             cluster: 1,
         };
         // SAFETY: `CombineArgs` is the kernel's parameter. Rows, weights, biases and outputs were checked to be as long

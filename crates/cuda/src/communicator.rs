@@ -185,7 +185,7 @@ impl CudaCommunicator {
             signature: signature.0,
             spare: 0,
         };
-        let shape = Launch { blocks: 1, threads: 128, shared: 0, cooperative: world.cooperative, cluster: 1 };
+        let shape = Launch { blocks: 1, threads: 128, shared: 0, cooperative: true, cluster: 1 };
         // SAFETY: `MeetArgs` is the kernel's parameter; the world outlives the kernel, because the last owner of it
         // waits for the stream.
         unsafe { world.functions.meet.launch(lane.stream, shape, &args) }?;
@@ -414,7 +414,7 @@ impl Drop for CudaCommunicator {
             let _ = event.synchronize();
         }
         let _ = self.world.stream.synchronize();
-        if self.state().captured && self.world.cooperative {
+        if self.state().captured {
             let _ = self.world.context.synchronize();
         }
         drop(self.watch.take());

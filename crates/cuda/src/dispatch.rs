@@ -164,7 +164,7 @@ impl CudaCommunicator {
             blocks: lane.sms,
             threads: 32 * (rings.warps + CARRIERS),
             shared: (rings.bytes() + tables) as u32,
-            cooperative: world.cooperative,
+            cooperative: true,
             cluster: 1,
         };
         // SAFETY: `DispatchArgs` is the kernel's parameter. Rows, scales, ids and weights were checked to be as long as

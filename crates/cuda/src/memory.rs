@@ -1,22 +1,11 @@
 //! Plain device memory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use crate::context::Context;
 use crate::entry_points::DevicePointer;
 use crate::error::{CudaError, Result};
 
 /// `CU_STREAM_LEGACY`.
 const LEGACY_STREAM: usize = 1;
-
-/// Whether dropped memory is kept: see [`keep_what_is_dropped`].
-static KEEP: AtomicBool = AtomicBool::new(false);
-
-/// Frees nothing from here on. Freeing waits for the device, and where ranks share one that would wait for a kernel that
-/// waits for the rank which frees.
-pub(crate) fn keep_what_is_dropped() {
-    KEEP.store(true, Ordering::Relaxed);
-}
 
 /// Memory of a device, freed when dropped. Freeing waits for the device, as the driver does.
 #[derive(Debug)]
@@ -104,7 +93,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if self.bytes > 0 && !KEEP.load(Ordering::Relaxed) {
+        if self.bytes > 0 {
             // A thread that captures may not free memory, and its capture would be lost.
             let _ = self.context.outside_capture(|| {
                 // SAFETY: allocated in `new`, freed once.

@@ -54,26 +54,6 @@ pub fn choose(driver: &Driver, group: &Group) -> Result<Placed, BuildError> {
     Ok(Placed { ordinal: device.ordinal(), device, uuids })
 }
 
-/// Gives every rank the first device: for tests, with ranks as threads of one process.
-///
-/// # Errors
-/// When the ranks are of several processes, or the device does not serve.
-pub(crate) fn share(driver: &Driver, group: &Group) -> Result<Placed, BuildError> {
-    let own = std::process::id();
-    if group.pids().iter().any(|&pid| pid != own) {
-        return Err(BuildError::Setting {
-            name: "share_device",
-            value: "true".to_owned(),
-            wanted: "ranks that are threads of one process (a process for each rank needs a GPU for each)"
-                .to_owned(),
-        });
-    }
-    let device = driver.device(0)?;
-    let identity = device.identity()?;
-    serves(&device, &identity, group.size())?;
-    Ok(Placed { ordinal: 0, device, uuids: vec![identity.uuid; group.size()] })
-}
-
 fn pick(driver: &Driver, local_rank: usize, local_size: usize) -> Result<Device, BuildError> {
     let found = driver.device_count();
     if found < local_size && found != 1 {

@@ -150,9 +150,6 @@ pub(crate) struct World {
     pub(crate) stress_seed: u64,
     /// Of the device.
     pub(crate) sms: u32,
-    /// Whether kernels are launched so that all their blocks run at once or none. Not where ranks share a device, each
-    /// with SMs of its own: then one rank's kernel would wait for the other's to end.
-    pub(crate) cooperative: bool,
     /// Shared memory that a block may have.
     pub(crate) shared: usize,
     pub(crate) functions: Functions,

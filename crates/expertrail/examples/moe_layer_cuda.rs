@@ -78,9 +78,8 @@ fn rank() -> Result<(), Box<dyn Error>> {
 
     // Rows in memory of the caller's own are pushed. Those in memory of `alloc_rows` would be read where they lie.
     let made_device = upload(&comm, &bf16_bytes(&made))?;
-    let out_device = DeviceMemory::new(comm.context(), 2 * TOKENS * HIDDEN)?;
     let made_rows = DeviceRows::new(DeviceSlice::of(&made_device));
-    let combine = CudaCombine::new(made_rows, received.handle()).out(DeviceSlice::of(&out_device));
+    let combine = CudaCombine::new(made_rows, received.handle());
     let combined = comm.combine(&combine)?;
 
     let out = words(&download(&comm, combined.rows().ok_or("no rows came back")?)?, |b| {

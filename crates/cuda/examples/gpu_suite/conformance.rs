@@ -17,6 +17,9 @@ use crate::settings::Settings;
 use crate::shared::{Case, Inputs, World};
 use crate::wanted::{Wanted, bytes, same};
 
+/// The most SMs a case asks for.
+const MOST_SMS: u64 = 24;
+
 /// Runs one case on one rank; the error says what differed.
 pub(crate) fn run(group: &Group, listed: &Listed, settings: &Settings) -> Outcome {
     let case = &listed.case;
@@ -24,12 +27,10 @@ pub(crate) fn run(group: &Group, listed: &Listed, settings: &Settings) -> Outcom
     let mut config = CudaConfig::new(topology, case.shape());
     config.live_outputs = case.live_outputs;
     config.deadline = settings.deadline(60);
-    config.share_device = settings.share.is_some();
     let comm = CudaCommunicator::build(group, &config).map_err(during("build"))?;
     let stream = Stream::new(comm.context(), 0).map_err(during("a stream"))?;
     poison_pool(&comm)?;
     let name = listed.name.bytes().fold(0, |key, byte| mix(key ^ u64::from(byte)));
-    let most_sms = Settings::most_sms(case.ranks) as u64;
     for round in 0..case.rounds {
         let world = World::new(case, round);
         let here = Here {
@@ -37,7 +38,7 @@ pub(crate) fn run(group: &Group, listed: &Listed, settings: &Settings) -> Outcom
             world: &world,
             rank: comm.rank(),
             // Seven is prime to 24: many rounds see every number, and ranks differ in each.
-            sms: (1 + (name % 24 + 7 * round + 11 * comm.rank() as u64) % most_sms) as u32,
+            sms: (1 + (name % MOST_SMS + 7 * round + 11 * comm.rank() as u64) % MOST_SMS) as u32,
             // A caller's stream and the communicator's own, in turns.
             own: (round % 2 == 0).then(|| comm.stream()),
             stream: &stream,

@@ -20,7 +20,6 @@ mod shared;
 mod slots;
 mod stages;
 mod stress;
-mod threads;
 mod wanted;
 mod works;
 
@@ -57,14 +56,7 @@ fn main() -> ExitCode {
         }
     };
     let machine = Machine::of(&driver);
-    let gpus = match settings.share {
-        Some(ranks) if machine.gpus() > 0 && settings.stage != Stage::Faults => ranks,
-        Some(_) => {
-            eprintln!("error: --share needs a GPU, and faults need a process for each rank");
-            return ExitCode::from(2);
-        }
-        None => settings.gpus.unwrap_or(machine.gpus()).min(machine.gpus()),
-    };
+    let gpus = settings.gpus.unwrap_or(machine.gpus()).min(machine.gpus());
     if gpus == 0 {
         eprintln!("error: no GPU to run on (--gpus {:?}, {} visible)", settings.gpus, machine.gpus());
         return ExitCode::from(4);

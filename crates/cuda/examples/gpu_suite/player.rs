@@ -15,9 +15,11 @@ use crate::check::Checker;
 use crate::gpu::{Outcome, copy, during, poison, poisoned};
 use crate::prepared::{Prepared, VERSIONS};
 use crate::random::Random;
-use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::wanted::Wanted;
+
+/// The most SMs a call asks for.
+const MOST_SMS: usize = 24;
 
 /// Steps between two in which one rank is slow.
 const SLOW_EVERY: usize = 100;
@@ -187,7 +189,7 @@ impl<'a> Player<'a> {
     }
 
     fn sms(&mut self) -> u32 {
-        1 + self.own.below(Settings::most_sms(self.on.comm.topology().ranks())) as u32
+        1 + self.own.below(MOST_SMS) as u32
     }
 
     fn dispatch(&mut self) -> Result<Live, String> {

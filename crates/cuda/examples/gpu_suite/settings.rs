@@ -44,8 +44,6 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// GPUs to use; as many as there are unless set.
     pub(crate) gpus: Option<usize>,
-    /// Ranks that share the first GPU as threads of one process, instead of a process for each GPU.
-    pub(crate) share: Option<usize>,
     /// Where ranks of one launch leave notes for each other.
     pub(crate) folder: PathBuf,
     pub(crate) scale: u32,
@@ -54,7 +52,6 @@ pub(crate) struct Settings {
 pub(crate) const USAGE: &str = "\
 usage: gpu_suite conformance|stress|faults [--json FILE] [--filter TEXT]... [--list] [--gpus N]
                  [--calls N] [--seed N]      (stress: 10000 calls from seed 1 unless set)
-                 [--share N]                 (N ranks share the first GPU as threads; not for faults)
 EXPERTRAIL_COMMIT goes into the summary; EXPERTRAIL_DEADLINE_SCALE multiplies every deadline.
 Ends with 0; 1 after a failed check, 2 for wrong arguments, 3 when nothing was run, 4 without GPUs.";
 
@@ -73,7 +70,6 @@ impl Settings {
             calls: 10_000,
             seed: 1,
             gpus: None,
-            share: None,
             folder: PathBuf::new(),
             scale: match std::env::var(SCALE) {
                 Ok(text) => number::<u32>(SCALE, &text)?.max(1),
@@ -97,7 +93,6 @@ impl Settings {
                 "--calls" => settings.calls = number(&arg, &value()?)?,
                 "--seed" => settings.seed = number(&arg, &value()?)?,
                 "--gpus" => settings.gpus = Some(number(&arg, &value()?)?),
-                "--share" => settings.share = Some(number(&arg, &value()?)?),
                 "--folder" => settings.folder = value()?.into(),
                 _ => return Err(format!("{arg:?} is no option")),
             }
@@ -121,11 +116,6 @@ impl Settings {
         self.filters.is_empty() || self.filters.iter().any(|text| name.contains(text.as_str()))
     }
 
-    /// The most SMs that a call of `ranks` ranks is given: all ranks must fit a GPU that they share.
-    pub(crate) fn most_sms(ranks: usize) -> usize {
-        (128 / ranks.max(1)).clamp(1, 24)
-    }
-
     /// A deadline of so many seconds, scaled.
     pub(crate) fn deadline(&self, seconds: u64) -> Duration {
         Duration::from_secs(seconds) * self.scale
@@ -136,7 +126,6 @@ impl Settings {
             "calls": self.calls,
             "seed": self.seed,
             "gpus": self.gpus,
-            "ranks_sharing_one_gpu": self.share,
             "filters": self.filters,
             "deadline_scale": self.scale,
             "max_connections": std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok(),

@@ -95,25 +95,6 @@ fn stress(settings: &Settings, report: &mut Report, gpus: usize) {
 /// Runs checks in one launch. One that fails ends its launch, and those behind it get another.
 fn in_turn(mut launch: Launch<'_>, mut checks: Vec<Check>, report: &mut Report) {
     let mut failures = 0;
-    if launch.settings.share.is_some() && launch.env.is_empty() {
-        // A failure leaves kernels of no use behind, and the process with them.
-        for check in checks {
-            let verdict = if failures > 0 {
-                Verdict::NotRun("a check before it failed in this process".to_owned())
-            } else {
-                crate::threads::run(launch.settings, launch.ranks, (launch.gpus, check.number))
-                    .map_or(Verdict::Ok, Verdict::Failed)
-            };
-            failures += usize::from(matches!(verdict, Verdict::Failed(_)));
-            report.check(&check.name, verdict);
-        }
-        return;
-    }
-    if launch.settings.share.is_some() {
-        let why = "its variables must be set before the process starts".to_owned();
-        checks.drain(..).for_each(|check| report.check(&check.name, Verdict::NotRun(why.clone())));
-        return;
-    }
     while !checks.is_empty() {
         if failures == MOST_FAILURES {
             let why = format!("{failures} checks before it failed");
