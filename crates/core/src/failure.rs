@@ -1,7 +1,7 @@
 //! The failure that ends a communicator, in the words that all backends use: what happened, who is at fault, who
 //! found it, in which step of which call.
 //!
-//! How a failure is written into a peer's memory is the backend's own business.
+//! In a peer's memory a failure is one word: [`Failure::to_word`].
 
 use std::fmt;
 
@@ -71,6 +71,20 @@ pub enum Cause {
     Protocol = 5,
 }
 
+impl Cause {
+    /// The cause whose discriminant is `bits`, as records carry it; [`Cause::Cancelled`] for any other value, because the
+    /// word comes from memory that a peer writes.
+    pub fn from_bits(bits: u32) -> Self {
+        match bits {
+            1 => Self::Died,
+            2 => Self::Left,
+            3 => Self::Deadline,
+            5 => Self::Protocol,
+            _ => Self::Cancelled,
+        }
+    }
+}
+
 /// The first failure that ended a communicator: the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -84,6 +98,29 @@ pub struct Failure {
     pub phase: Phase,
     /// The call's number at the reporter.
     pub epoch: u64,
+}
+
+impl Failure {
+    /// The failure in one word: cause 3 bits below the topmost (which GPUs set), phase 4, culprit 12, reporter 12 (4,096
+    /// ranks), epoch 32. Never zero, because causes start at 1.
+    pub fn to_word(&self) -> u64 {
+        (self.cause as u64) << 60
+            | (self.phase as u64) << 56
+            | (self.culprit as u64) << 44
+            | (self.reporter as u64) << 32
+            | self.epoch & 0xFFFF_FFFF
+    }
+
+    /// What a word says.
+    pub fn from_word(word: u64) -> Self {
+        Self {
+            cause: Cause::from_bits((word >> 60) as u32 & 7),
+            phase: Phase::from_bits((word >> 56 & 0xF) as u8),
+            culprit: (word >> 44 & 0xFFF) as usize,
+            reporter: (word >> 32 & 0xFFF) as usize,
+            epoch: word & 0xFFFF_FFFF,
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -118,6 +155,20 @@ impl fmt::Display for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_survives_its_word() {
+        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol] {
+            let failure =
+                Failure { cause, culprit: 4095, reporter: 17, phase: Phase::CombineStaging, epoch: 1 << 31 };
+            assert_ne!(failure.to_word(), 0);
+            assert_eq!(Failure::from_word(failure.to_word()), failure);
+        }
+        // As a GPU writes it: deadline (3), phase 2 (rows), rank 1 at fault, found by rank 17, call 0x80000001.
+        let failure = Failure::from_word(1 << 63 | 3 << 60 | 2 << 56 | 1 << 44 | 17 << 32 | 0x8000_0001);
+        assert_eq!((failure.cause, failure.phase), (Cause::Deadline, Phase::DispatchData));
+        assert_eq!((failure.culprit, failure.reporter, failure.epoch), (1, 17, 0x8000_0001));
+    }
 
     /// Discriminants are the interface between ranks: kernels and peers of another build write them as numbers.
     const NUMBERED: [(u8, Phase, &str); 7] = [

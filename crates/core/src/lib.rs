@@ -14,6 +14,7 @@ pub mod failure;
 pub mod fp8;
 pub mod handle;
 pub mod oracle;
+pub mod output;
 pub mod placement;
 pub mod plan;
 pub mod roofline;

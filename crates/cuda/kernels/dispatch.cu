@@ -41,7 +41,7 @@ static_assert(sizeof(Args) == 136, "src/dispatch.rs");
 
 constexpr u32 MAX_SENDERS = 16, MAX_STAGES = 8, MAX_WARPS = 32, QUEUE = 16, SETS = (MAX_RANKS + 31) / 32;
 
-// Parts of an output of `rows` rows (src/output.rs): rows, scales, ids, weights, source tokens.
+// Parts of an output of `rows` rows (core::output): rows, scales, ids, weights, source tokens.
 struct Output {
     u64 scales, ids, weights, tokens, bytes;
     __device__ Output(const Args& a, u32 top_k, u32 rows) {

@@ -1,5 +1,6 @@
 //! Dispatch on the host's side: checks, memory, launch.
 
+use expertrail_core::output::{OutputKind, OutputLayout, generous, uniform_arrivals};
 use expertrail_core::{CoreError, Dtype, Shape};
 
 use crate::address;
@@ -11,7 +12,7 @@ use crate::moment::Moment;
 use crate::output::{CudaHandle, CudaReceived, HandleInner};
 use crate::protocol::{self, DISPATCH_TABLES, DispatchArgs, NOT_FIXED, Signature};
 use crate::tune::Rings;
-use crate::world::{Memory, OutputKind, OutputLayout, Slice, World, generous};
+use crate::world::{Memory, Slice, World};
 
 /// Warps of a block that carry ids, weights, source tokens and scales beside the sending warps.
 const CARRIERS: u32 = 8;
@@ -192,7 +193,7 @@ impl CudaCommunicator {
             (fell_back, epoch) = (fallback, u64::from(number));
         }
         let rows = prepared.known_rows.or(arrivals).unwrap_or(0);
-        let layout = OutputLayout::new(&prepared.kind, rows);
+        let layout = OutputLayout::new(&prepared.kind, rows, rows);
         let memory = match reserved.output {
             Some(mut slice) if !fell_back => {
                 slice.trim(layout.bytes);
@@ -365,12 +366,11 @@ fn reserve(
 ) -> Result<Reserved> {
     let tokens = prepared.tokens();
     let likely = || {
-        let share = 1.0 - (1.0 - 1.0 / world.ranks() as f64).powi(world.shape.top_k as i32);
-        let uniform = (tokens as f64 * world.ranks() as f64 * share).ceil() as usize;
+        let uniform = uniform_arrivals(tokens, world.ranks(), world.shape.top_k);
         generous(uniform.max(state.last_rows)).min(world.ranks() * world.shape.max_tokens)
     };
     let rows = prepared.known_rows.unwrap_or_else(likely);
-    let output = world.take(OutputLayout::new(&prepared.kind, rows).bytes, lane.stream)?;
+    let output = world.take(OutputLayout::new(&prepared.kind, rows, rows).bytes, lane.stream)?;
     if lane.capturing && output.is_none() {
         return Err(CudaError::Capture {
             rank: world.rank,

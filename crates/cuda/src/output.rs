@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use expertrail_core::output::{OutputKind, OutputLayout};
 use expertrail_core::{CoreError, Dtype};
 
 use crate::call::DeviceSlice;
 use crate::error::{CudaError, Result as CudaResult};
 use crate::moment::Moment;
 use crate::stream::{Event, Stream};
-use crate::world::{Memory, OutputKind, OutputLayout};
+use crate::world::Memory;
 
 /// The routing of one finished dispatch, for combine and cached dispatches. Cheap to clone.
 #[derive(Clone, Debug)]

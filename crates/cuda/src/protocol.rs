@@ -262,7 +262,7 @@ impl Board {
     /// Who was the reason to end all waits, if anybody.
     pub(crate) fn aborted(&self) -> Option<(Cause, usize)> {
         let word = self.memory.word32(ABORT).load(Ordering::Acquire);
-        (word != 0).then(|| (cause(word >> 16), (word & 0xFFFF) as usize - 1))
+        (word != 0).then(|| (Cause::from_bits(word >> 16), (word & 0xFFFF) as usize - 1))
     }
 
     /// The failure that a kernel recorded, with what it expected and saw.
@@ -271,7 +271,7 @@ impl Board {
             return None;
         }
         let failure = Failure {
-            cause: cause(self.word(CAUSE)),
+            cause: Cause::from_bits(self.word(CAUSE)),
             culprit: self.word(CULPRIT) as usize,
             reporter: self.word(REPORTER) as usize,
             phase: Phase::from_bits(self.word(PHASE) as u8),
@@ -279,17 +279,6 @@ impl Board {
         };
         let wide = |offset| self.memory.word64(offset).load(Ordering::Relaxed);
         Some((failure, wide(EXPECTED), wide(SEEN)))
-    }
-
-    /// A failure in one word, as a kernel writes it into its peers' heaps.
-    pub(crate) fn told(word: u64) -> Failure {
-        Failure {
-            cause: cause((word >> 60) as u32 & 7),
-            phase: Phase::from_bits((word >> 56) as u8 & 15),
-            culprit: (word >> 44) as usize & 0xFFF,
-            reporter: (word >> 32) as usize & 0xFFF,
-            epoch: word & 0xFFFF_FFFF,
-        }
     }
 
     /// The refusal that a kernel recorded; it is given once.
@@ -341,16 +330,6 @@ fn aborting(word: u32, cause: Cause, culprit: usize) -> Option<u32> {
     (word == 0 || left).then_some((cause as u32) << 16 | (culprit as u32 + 1))
 }
 
-fn cause(bits: u32) -> Cause {
-    match bits {
-        1 => Cause::Died,
-        2 => Cause::Left,
-        3 => Cause::Deadline,
-        5 => Cause::Protocol,
-        _ => Cause::Cancelled,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,14 +344,6 @@ mod tests {
         );
         assert_eq!(text(Signature::combine(false)), "combine of dispatch 7");
         assert_eq!(text(Signature::BARRIER), "barrier");
-    }
-
-    #[test]
-    fn a_failure_survives_its_word() {
-        // Deadline (3), phase 2 (rows), rank 1 at fault, found by rank 17, call 0x80000001.
-        let failure = Board::told(1 << 63 | 3 << 60 | 2 << 56 | 1 << 44 | 17 << 32 | 0x8000_0001);
-        assert_eq!((failure.cause, failure.phase), (Cause::Deadline, Phase::DispatchData));
-        assert_eq!((failure.culprit, failure.reporter, failure.epoch), (1, 17, 0x8000_0001));
     }
 
     #[test]

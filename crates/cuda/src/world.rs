@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use expertrail_core::output::{OutputKind, OutputLayout, generous, uniform_arrivals};
 use expertrail_core::{Cause, CoreError, Dtype, Failure, Phase, Placement, Shape, Topology};
 use expertrail_group::CancelToken;
 
@@ -54,16 +55,13 @@ impl Regions {
         let words = pages(poison + LINE);
 
         let kind = OutputKind { dtype: Dtype::Bf16, hidden, top_k, cached: false, weights: true };
-        let output = |rows: usize| OutputLayout::new(&kind, rows).bytes;
+        let output = |rows: usize| OutputLayout::new(&kind, rows, rows).bytes;
         // Every token of every rank may come here; or every token may come back from as many ranks as it has experts.
         let arriving = output(ranks * max_tokens);
         let returning = max_tokens * top_k.min(ranks.saturating_sub(1)) * (2 * hidden + 4 * top_k);
         let landing_bytes = pages(arriving.max(returning).max(1));
 
-        // Uniform routing reaches R (1 - (1 - 1/R)^K) ranks per token at most (validation-facts section 5, with
-        // replacement); by symmetry that many arrive. A quarter more is reserved.
-        let share = 1.0 - (1.0 - 1.0 / ranks as f64).powi(top_k as i32);
-        let uniform = (max_tokens as f64 * ranks as f64 * share).ceil() as usize;
+        let uniform = uniform_arrivals(max_tokens, ranks, top_k);
         let one = pages(output(generous(uniform)))
             + pages(crate::protocol::route_bytes(ranks, placement.most_local_experts(), max_tokens))
             + pages(2 * hidden * max_tokens)
@@ -86,45 +84,6 @@ impl Regions {
             pool_bytes,
             total,
         }
-    }
-}
-
-/// What is reserved where `n` are likely.
-pub(crate) fn generous(n: usize) -> usize {
-    n + n / 4 + 64
-}
-
-/// What an output holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutputKind {
-    pub(crate) dtype: Dtype,
-    pub(crate) hidden: usize,
-    pub(crate) top_k: usize,
-    /// A cached dispatch carries rows and scales only.
-    pub(crate) cached: bool,
-    pub(crate) weights: bool,
-}
-
-/// Offsets of the parts of a dispatch output: `Output` of `dispatch.cu`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutputLayout {
-    pub(crate) scales: usize,
-    pub(crate) ids: usize,
-    pub(crate) weights: usize,
-    pub(crate) tokens: usize,
-    pub(crate) bytes: usize,
-}
-
-impl OutputLayout {
-    pub(crate) fn new(kind: &OutputKind, rows: usize) -> Self {
-        let part = |bytes: usize| bytes.next_multiple_of(128);
-        let choices = if kind.cached { 0 } else { rows * kind.top_k };
-        let scales = part(rows * kind.dtype.row_bytes(kind.hidden));
-        let ids = scales + part(4 * rows * kind.dtype.scales_per_row(kind.hidden));
-        let weights = ids + part(4 * choices);
-        let tokens = weights + part(if kind.weights { 4 * choices } else { 0 });
-        let bytes = tokens + part(if kind.cached { 0 } else { 4 * rows });
-        Self { scales, ids, weights, tokens, bytes }
     }
 }
 
@@ -231,7 +190,7 @@ impl World {
                 unsafe { (api.copy_to_host)((&raw mut word).cast(), at, size_of::<u64>()) }
             })
         });
-        (read.is_ok() && word != 0).then(|| Board::told(word))
+        (read.is_ok() && word != 0).then(|| Failure::from_word(word))
     }
 
     /// What a kernel refused, as an error, once.

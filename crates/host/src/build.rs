@@ -4,13 +4,13 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use expertrail_core::output::{OutputKind, OutputLayout, generous, uniform_arrivals};
 use expertrail_core::{Dtype, Placement, Shape, Topology};
 use expertrail_group::{CancelToken, DeathWatch, Group};
 
 use crate::control::{Control, ControlLayout};
 use crate::copy::Stores;
 use crate::error::{HostError, Result, bytes_text};
-use crate::output::{OutputKind, OutputLayout};
 use crate::pool::{GRAIN, Pool};
 use crate::segment::{PeerFd, Segment};
 use crate::simd::Simd;
@@ -207,11 +207,7 @@ impl Sizes {
         let pages = |bytes: usize| bytes.next_multiple_of(GRAIN);
         let output = |rows: usize, arrivals: usize| pages(OutputLayout::new(&kind, rows, arrivals).bytes);
 
-        // Uniform routing reaches R (1 - (1 - 1/R)^K) ranks per token at most (validation-facts section 5, with
-        // replacement); by symmetry that many arrive. A quarter more is reserved.
-        let share = 1.0 - (1.0 - 1.0 / ranks as f64).powi(top_k as i32);
-        let uniform = (max_tokens as f64 * ranks as f64 * share).ceil() as usize;
-        let generous = |n: usize| n + n / 4 + 64;
+        let uniform = uniform_arrivals(max_tokens, ranks, top_k);
         let by_source = output(generous(uniform), generous(uniform));
         let padding = expertrail_core::plan::MAX_ALIGNMENT * placement.most_local_experts();
         let expert_major = output(generous(max_tokens * top_k) + padding, generous(uniform));

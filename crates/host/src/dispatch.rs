@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use expertrail_core::handle::{Arrivals, Origin};
+use expertrail_core::output::{OutputKind, OutputLayout, generous};
 use expertrail_core::plan::NO_ROW;
 use expertrail_core::{CoreError, CountMatrix, Handle, Layout, Plan, Routing};
 
@@ -13,7 +14,7 @@ use crate::communicator::{HostCommunicator, Stats};
 use crate::control::{NOWHERE, Record};
 use crate::copy::Copier;
 use crate::error::{Cause, HostError, Phase, Result};
-use crate::output::{Memory, OutputKind, OutputLayout, Received};
+use crate::output::{Memory, Received};
 use crate::pool::Range;
 use crate::world::{Wait, World};
 
@@ -215,7 +216,6 @@ fn check_worst_case(
 /// exactly what the handle says when cached. `None` when the pool is exhausted: the rows then land in the
 /// fallback.
 fn reserve(world: &World, prepared: &Prepared<'_>, stats: &Stats) -> Option<Range> {
-    let generous = |n: usize| n + n / 4 + 64;
     let (mut rows, mut arrivals) = if let Some(handle) = prepared.cached {
         (handle.rows(), handle.arrivals().source_tokens.len())
     } else {

@@ -3,47 +3,13 @@
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
+use expertrail_core::output::{OutputKind, OutputLayout};
 use expertrail_core::{Bf16, Dtype, Handle};
 
 use crate::call::DispatchPhases;
 use crate::error::{HostError, Result, bytes_text};
 use crate::pool::Range;
 use crate::world::World;
-
-/// Offsets of the parts of one rank's dispatch output. Every source computes the same from the count matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutputLayout {
-    pub(crate) scales: usize,
-    pub(crate) ids: usize,
-    pub(crate) weights: usize,
-    pub(crate) tokens: usize,
-    pub(crate) bytes: usize,
-}
-
-/// What an output holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutputKind {
-    pub(crate) dtype: Dtype,
-    pub(crate) hidden: usize,
-    pub(crate) top_k: usize,
-    /// A cached dispatch carries rows and scales only.
-    pub(crate) cached: bool,
-    pub(crate) weights: bool,
-}
-
-impl OutputLayout {
-    /// For `rows` output rows of `arrivals` arriving tokens.
-    pub(crate) fn new(kind: &OutputKind, rows: usize, arrivals: usize) -> Self {
-        let part = |bytes: usize| bytes.next_multiple_of(64);
-        let scales = part(rows * kind.dtype.row_bytes(kind.hidden));
-        let ids = scales + part(4 * rows * kind.dtype.scales_per_row(kind.hidden));
-        let choices = if kind.cached { 0 } else { arrivals * kind.top_k };
-        let weights = ids + part(4 * choices);
-        let tokens = weights + part(if kind.weights { 4 * choices } else { 0 });
-        let bytes = tokens + part(if kind.cached { 0 } else { 4 * arrivals });
-        Self { scales, ids, weights, tokens, bytes }
-    }
-}
 
 /// One cache line, so that private outputs are aligned like pool slices.
 #[derive(Clone, Copy)]

@@ -159,7 +159,7 @@ impl World {
     /// Records a failure here and at every peer, unless an earlier one is known; gives the one that stays.
     pub(crate) fn fail(&self, wait: Wait, cause: Cause, culprit: usize) -> HostError {
         let failure = Failure { cause, culprit, reporter: self.rank, phase: wait.phase, epoch: wait.epoch };
-        let first = self.own().set_poison(pack(&failure));
+        let first = self.own().set_poison(failure.to_word());
         for control in &self.controls {
             control.set_poison(first);
         }
@@ -168,7 +168,7 @@ impl World {
 
     fn failed(&self, poison: u64) -> HostError {
         self.pool.close();
-        HostError::Failed { rank: self.rank, failure: unpack(poison) }
+        HostError::Failed { rank: self.rank, failure: Failure::from_word(poison) }
     }
 
     /// Called by the death watch: rank `culprit`'s process has ended.
@@ -180,48 +180,7 @@ impl World {
             } else {
                 Phase::from_bits((own.read_record(epoch).signature >> 56) as u8)
             };
-            own.set_poison(pack(&Failure { cause: Cause::Died, culprit, reporter, phase, epoch }));
-        }
-    }
-}
-
-/// A failure in one word: cause 4 bits, phase 4, culprit 12, reporter 12 (4,096 ranks), epoch 32. Never zero,
-/// because causes start at 1.
-fn pack(f: &Failure) -> u64 {
-    (f.cause as u64) << 60
-        | (f.phase as u64) << 56
-        | (f.culprit as u64) << 44
-        | (f.reporter as u64) << 32
-        | f.epoch & 0xFFFF_FFFF
-}
-
-fn unpack(bits: u64) -> Failure {
-    Failure {
-        cause: match bits >> 60 {
-            1 => Cause::Died,
-            2 => Cause::Left,
-            3 => Cause::Deadline,
-            5 => Cause::Protocol,
-            _ => Cause::Cancelled,
-        },
-        phase: Phase::from_bits((bits >> 56 & 0xF) as u8),
-        culprit: (bits >> 44 & 0xFFF) as usize,
-        reporter: (bits >> 32 & 0xFFF) as usize,
-        epoch: bits & 0xFFFF_FFFF,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_survives_its_word() {
-        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol] {
-            let failure =
-                Failure { cause, culprit: 4095, reporter: 17, phase: Phase::CombineStaging, epoch: 1 << 31 };
-            assert_ne!(pack(&failure), 0);
-            assert_eq!(unpack(pack(&failure)), failure);
+            own.set_poison(Failure { cause: Cause::Died, culprit, reporter, phase, epoch }.to_word());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Inputs of a rank: sets that rotate, so that a call does not find its rows in the cache.
 
 use expertrail::core::account::{self, RowSize, Traffic, topk_metadata_bytes};
+use expertrail::core::output::uniform_arrivals;
 use expertrail::core::roofline::Transfer;
 use expertrail::host::available_memory;
 use expertrail::{Bf16, Dtype, Payload, Routing, Rows, Shape, Topology};
@@ -32,9 +33,8 @@ impl Rotation {
         let ranks = options.resolved.topology.ranks() as u64;
         let llc = machine::llc_bytes().unwrap_or(32 << 20);
         let tokens = (shape.max_tokens * options.resolved.dispatch_dtype.wire_row_bytes(shape.hidden)) as u64;
-        let share = 1.0 - (1.0 - 1.0 / topology.ranks() as f64).powi(shape.top_k as i32);
-        let rows = (shape.max_tokens * 2 * shape.hidden) as f64 * topology.ranks() as f64 * share;
-        let rows = rows as u64;
+        let arrivals = uniform_arrivals(shape.max_tokens, topology.ranks(), shape.top_k);
+        let rows = (arrivals * 2 * shape.hidden) as u64;
         let sets = |bytes: u64| (llc + llc / 8).div_ceil((ranks * bytes).max(1)).clamp(1, MOST_SETS as u64);
         let (mut token_sets, mut expert_sets) = (sets(tokens), sets(rows));
         // One more live output of `rows` is received, and one of `tokens` combined.

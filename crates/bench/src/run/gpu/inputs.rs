@@ -2,6 +2,7 @@
 
 use expertrail::core::account::{self, Traffic};
 use expertrail::core::oracle;
+use expertrail::core::output::uniform_arrivals;
 use expertrail::cuda::{
     Attribute, Context, CudaError, CudaRows, Device, DeviceIds, DeviceMemory, DevicePayload, DeviceRows,
     DeviceSlice, Scales,
@@ -62,8 +63,7 @@ impl Rotation {
 /// Rows that a rank will receive when all choices are alike.
 pub(super) fn expected_rows(options: &Options, ranks: usize) -> u64 {
     let shape = options.resolved.shape;
-    let share = 1.0 - (1.0 - 1.0 / ranks as f64).powi(shape.top_k as i32);
-    (shape.max_tokens as f64 * ranks as f64 * share) as u64
+    uniform_arrivals(shape.max_tokens, ranks, shape.top_k) as u64
 }
 
 /// Tokens of one set.
