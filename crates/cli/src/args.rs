@@ -181,7 +181,7 @@ pub(crate) struct BenchArgs {
     pub(crate) combine_input: Option<InputName>,
     /// SMs of each call on GPUs; several, as 8,16,24, are measured one after the other [default: the library's rule].
     /// Means --backend cuda where none is named.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=160))]
     pub(crate) sms: Vec<u32>,
     /// Seed of routing, weights and rows.
     #[arg(long, default_value_t = 1)]

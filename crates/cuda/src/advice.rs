@@ -22,8 +22,9 @@ pub(crate) fn advice(code: i32) -> &'static str {
         }
         101 => "the ordinal is not one of the visible devices: look at CUDA_VISIBLE_DEVICES",
         200 | 209 | 218 | 222 => {
-            "the compiled kernel does not fit this device or driver: use an NVRTC no newer than the driver's CUDA \
-             version"
+            "the compiled kernel does not fit this device or driver: kernels that a release embeds need a driver as new as \
+             the NVRTC that made them (580 for 13.0), others an NVRTC no newer than the driver's CUDA version; install \
+             that driver, or set EXPERTRAIL_NVRTC to an older NVRTC"
         }
         700 | 715..=719 => "a kernel failed and the context is lost: end the process",
         800 | 801 => "the device, driver or its configuration does not allow this",

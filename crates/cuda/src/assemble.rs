@@ -18,7 +18,7 @@ use crate::error::{CudaError, Result};
 use crate::heap::SymmetricHeap;
 use crate::kernel_source::{Kernels, Origin};
 use crate::kernels;
-use crate::launch::{Function, FunctionAttribute, Module};
+use crate::launch::{Function, FunctionAttribute};
 use crate::memory::DeviceMemory;
 use crate::mesh::{Ended, Mesh, MeshWatch};
 use crate::moment::Events;
@@ -238,14 +238,13 @@ struct Prepared {
 
 fn prepare(group: &Group, config: &CudaConfig, device: &crate::device::Device) -> Result<Prepared> {
     let context = device.context()?;
-    let arch = device.arch()?;
     let (kernels, cache) = (Kernels::of_this_build(), Cache::from_env());
     let mut origin = Origin::Embedded;
     let shared = device.attribute(Attribute::SHARED_MEMORY_OPTIN)?.max(0) as usize;
     let mut function = |program: &Program<'_>, name, dynamic: bool| -> Result<Function> {
-        let found = kernels.find(program, arch, &cache, || Nvrtc::load(&config.nvrtc))?;
+        let (module, found) = kernels.load(&context, program, &cache, || Nvrtc::load(&config.nvrtc))?;
         origin = found.from;
-        let function = Module::load(&context, &found.cubin)?.function(name)?;
+        let function = module.function(name)?;
         // Asking for an attribute loads the kernel: a lazy load behind a kernel that waits for a peer could deadlock.
         let statics = function.attribute(FunctionAttribute::STATIC_SHARED)?;
         if dynamic {

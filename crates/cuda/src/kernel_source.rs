@@ -7,10 +7,12 @@ use std::fmt;
 
 use crate::arch::Arch;
 use crate::cache::{Cache, CacheError};
+use crate::context::Context;
 use crate::cubin::Cubin;
 use crate::error::{CudaError, LoadError, Result};
 use crate::fnv::Fnv;
 use crate::kernels;
+use crate::launch::Module;
 use crate::nvrtc::{BASE_OPTIONS, Nvrtc, Program};
 
 /// What compiled kernels depend on, except for the compiler: architecture, options, source and headers.
@@ -174,6 +176,10 @@ pub struct Found {
     pub not_kept: Option<CacheError>,
 }
 
+/// The driver's codes for an image that it cannot load: invalid, for no device here, of an unknown PTX or of a newer
+/// toolkit.
+const REFUSED: [i32; 4] = [200, 209, 218, 222];
+
 /// The sources of compiled kernels, in their order: embedded, disk cache, NVRTC.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
@@ -230,6 +236,33 @@ impl Kernels {
         let compiled = nvrtc.compile_through(cache, program, arch)?;
         let from = if compiled.cached { Origin::Disk } else { Origin::Compiled };
         Ok(Found { cubin: compiled.cubin, from, not_kept: compiled.not_kept })
+    }
+
+    /// [`Kernels::find`]s `program` for the device of `context` and loads it. Embedded kernels that the driver refuses,
+    /// because it is older than the compiler that made them, are compiled by NVRTC instead where there is one.
+    ///
+    /// # Errors
+    /// As [`Kernels::find`], and when the driver refuses the kernels.
+    pub fn load(
+        &self,
+        context: &Context,
+        program: &Program<'_>,
+        cache: &Cache,
+        nvrtc: impl Fn() -> std::result::Result<Nvrtc, LoadError>,
+    ) -> Result<(Module, Found)> {
+        let arch = context.device().arch()?;
+        let found = self.find(program, arch, cache, &nvrtc)?;
+        match Module::load(context, &found.cubin) {
+            Err(CudaError::Call(refused))
+                if found.from == Origin::Embedded && REFUSED.contains(&refused.code) =>
+            {
+                // Without a compiler the refusal is what there is to say.
+                let other = Self::embedding(&[]).find(program, arch, cache, &nvrtc);
+                let other = other.map_err(|_| CudaError::Call(refused))?;
+                Ok((Module::load(context, &other.cubin)?, other))
+            }
+            loaded => Ok((loaded?, found)),
+        }
     }
 
     fn lookup(&self, program: &Program<'_>, arch: Arch) -> Option<&'static [u8]> {

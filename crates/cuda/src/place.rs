@@ -33,18 +33,20 @@ pub struct Placed {
 /// devices cannot reach each other. The rank at fault gets its own error, the others
 /// [`BuildError::PeerBuild`].
 pub fn choose(driver: &Driver, group: &Group) -> Result<Placed, BuildError> {
-    let chosen = pick(driver, group.local_rank(), group.local_size()).and_then(|device| {
+    // Which ranks share this machine, whatever nodes were declared.
+    let machines = agree(group, "machines", Ok(()), |()| Card::of([0; 16]).encode())?.1;
+    let machines = decode(group, &machines)?;
+    let mine = |rank: usize| machines[rank].same_machine(&machines[group.rank()]);
+    let local_rank = (0..group.rank()).filter(|&rank| mine(rank)).count();
+    let local_size = (0..group.size()).filter(|&rank| mine(rank)).count();
+    let chosen = pick(driver, local_rank, local_size).and_then(|device| {
         let identity = device.identity()?;
         serves(&device, &identity, group.size())?;
         Ok((device, identity))
     });
     let ((device, identity), given) =
-        agree(group, "choice of devices", chosen, |(_, identity)| Card::of(identity).encode())?;
-    let cards = given
-        .iter()
-        .enumerate()
-        .map(|(peer, bytes)| Card::decode(bytes).ok_or_else(|| unreadable(group.rank(), peer)))
-        .collect::<Result<Vec<_>, _>>()?;
+        agree(group, "choice of devices", chosen, |(_, identity)| Card::of(identity.uuid).encode())?;
+    let cards = decode(group, &given)?;
     // All ranks see the same cards and come to the same verdict.
     one_host(&cards)?;
     distinct(&cards)?;
@@ -123,10 +125,10 @@ struct Card {
 }
 
 impl Card {
-    fn of(identity: &DeviceIdentity) -> Self {
+    fn of(uuid: [u8; 16]) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let (boot, host) = (read("/proc/sys/kernel/random/boot_id"), read("/proc/sys/kernel/hostname"));
-        Self { uuid: identity.uuid, boot, host }
+        Self { uuid, boot, host }
     }
 
     /// The uuid, then boot and host separated by a line's end, which neither has.
@@ -149,6 +151,12 @@ impl Card {
         }
         self.boot == other.boot
     }
+}
+
+fn decode(group: &Group, given: &[Vec<u8>]) -> Result<Vec<Card>, BuildError> {
+    let card =
+        |(peer, bytes): (usize, &Vec<u8>)| Card::decode(bytes).ok_or_else(|| unreadable(group.rank(), peer));
+    given.iter().enumerate().map(card).collect()
 }
 
 fn one_host(cards: &[Card]) -> Result<(), BuildError> {

@@ -10,7 +10,8 @@ use std::cell::Cell;
 
 use expertrail_cuda::kernels::{ALL, PROBE};
 use expertrail_cuda::{
-    Arch, Cache, CudaError, Embedded, Fingerprint, Kernels, LoadError, Nvrtc, Origin, Program, Search,
+    Arch, Cache, Context, CudaError, Driver, Embedded, Fingerprint, Kernels, LoadError, Nvrtc, Origin,
+    Program, Search,
 };
 use support::{cubin, fake, folder};
 
@@ -70,6 +71,30 @@ fn without_either_the_error_says_what_is_embedded_and_what_is_missing() {
     assert_eq!(error.exit_code(), 4);
     let nothing = Kernels::embedding(&[]).find(&PROBE, Arch::SM_90A, &Cache::off(), hidden).unwrap_err();
     assert!(nothing.to_string().contains("embeds no kernels"), "{nothing}");
+}
+
+/// A driver older than the compiler of a release: what it refuses is compiled where that is possible.
+#[test]
+fn embedded_kernels_that_the_driver_refuses_are_compiled() {
+    let folder = folder("refused");
+    let compiler = fake(&folder, "libnvrtc.so.12", "nvrtc.c", &[]);
+    fake(&folder, "libnvrtc-builtins.so.12.8", "nvrtc.c", &["BUILTINS"]);
+    let kernels = table(&[PROBE], &[Arch::SM_90A]);
+    // Each a library of its own: the count of loads is the library's.
+    let context = |name: &str, code: u32| {
+        let library = fake(&folder, name, "driver.c", &[&format!("MODULE={code}")]);
+        Driver::load(&Search::only(library)).unwrap().device(0).unwrap().context().unwrap()
+    };
+    let load = |context: &Context, nvrtc: &dyn Fn() -> Result<Nvrtc, LoadError>| {
+        kernels.load(context, &PROBE, &Cache::off(), nvrtc).map(|(_, found)| found.from)
+    };
+    let found = || Nvrtc::load(&Search::only(&compiler));
+    assert_eq!(load(&context("a.so", 0), &found).unwrap(), Origin::Embedded);
+    assert_eq!(load(&context("b.so", 222), &found).unwrap(), Origin::Compiled);
+    let text = load(&context("c.so", 222), &hidden).unwrap_err().to_string();
+    assert!(text.contains("222") && text.contains("580") && text.contains("EXPERTRAIL_NVRTC"), "{text}");
+    // Another failure is not about the kernels.
+    assert!(load(&context("d.so", 2), &found).is_err());
 }
 
 #[test]

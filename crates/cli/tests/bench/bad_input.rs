@@ -134,6 +134,19 @@ fn fewer_gpus_than_ranks_say_how_many() {
 }
 
 #[test]
+fn declared_nodes_of_one_host_have_gpus_of_their_own() {
+    let folder = Folder::new();
+    let library = driver(&folder, 2);
+    // It ends where kernels are wanted: the driver and NVRTC are not real.
+    let run = with_driver(&library, &["--backend", "cuda", "--ranks", "2", "--nodes", "2"]).exits(4);
+    assert!(!run.err.contains("would share one device"), "{}", run.err);
+    run.says(&["run-time compiler"]);
+    // Groups that do not know of each other would take the same GPUs.
+    let scope = ["--backend", "cuda", "--ranks", "2", "--nodes", "2", "--scope", "node"];
+    with_driver(&library, &scope).exits(2).says(&["--scope node", "--scope world"]);
+}
+
+#[test]
 fn auto_is_host_where_gpus_are_too_few() {
     let folder = Folder::new();
     let shape = ["--tokens", "8", "--hidden", "128", "--iters", "1"];

@@ -106,10 +106,11 @@ fn objection(device: &Device) -> Result<Option<String>, CudaError> {
 /// When the ranks cannot tell each other.
 pub fn choose(group: &Group, layout: Layout, search: &Search) -> Result<Backend, BenchError> {
     // Expert-major dispatch is not built for GPUs.
-    let wanted = layout == Layout::BySource && group.nodes() == 1;
+    let hosts = group.hosts();
+    let wanted = layout == Layout::BySource && hosts.iter().all(|host| *host == hosts[0]);
     let own = if wanted {
         // Without a driver CPUs it is: not having one is no error here.
-        Gpus::look(search).ok().and_then(|gpus| gpus.of_rank(group.local_rank(), group.local_size()))
+        Gpus::look(search).ok().and_then(|gpus| gpus.of_rank(group.rank(), group.size()))
     } else {
         None
     };

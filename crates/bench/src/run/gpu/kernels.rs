@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use expertrail::Dtype;
 use expertrail::cuda::{
     Attribute, Cache, Context, CudaCommunicator, CudaError, CudaRows, DeviceMemory, DeviceSlice, Function,
-    FunctionAttribute, Kernels, Launch, Module, Nvrtc, Search, Stream, kernels,
+    FunctionAttribute, Kernels, Launch, Nvrtc, Search, Stream, kernels,
 };
 
 use crate::workload::Tensor;
@@ -118,18 +118,15 @@ pub(super) struct BenchKernels {
 
 impl BenchKernels {
     pub(super) fn load(context: &Context, nvrtc: &Search) -> Result<Self, CudaError> {
-        let mut version = None;
-        let found = Kernels::of_this_build().find(
-            &kernels::BENCH,
-            context.device().arch()?,
-            &Cache::from_env(),
-            || {
-                let nvrtc = Nvrtc::load(nvrtc)?;
-                version = Some(nvrtc.version().to_string());
-                Ok(nvrtc)
-            },
-        )?;
-        let module = Module::load(context, &found.cubin)?;
+        let version = std::cell::RefCell::new(None);
+        let nvrtc = || {
+            let nvrtc = Nvrtc::load(nvrtc)?;
+            *version.borrow_mut() = Some(nvrtc.version().to_string());
+            Ok(nvrtc)
+        };
+        let kernels = Kernels::of_this_build();
+        let (module, _) = kernels.load(context, &kernels::BENCH, &Cache::from_env(), nvrtc)?;
+        let version = version.into_inner();
         let function = |name: &CStr| -> Result<Function, CudaError> {
             let function = module.function(name)?;
             // Asking loads the kernel now: a lazy load behind one that waits for peers could deadlock.

@@ -130,6 +130,15 @@ fn gather(world: &Group, phase: &'static str, own: u64) -> Result<Vec<u64>, Benc
         .collect()
 }
 
+/// Whether ranks of different groups, of `ranks` each, are on one host: each group would take its first GPUs.
+fn groups_share_a_host(hosts: &[String], ranks: usize) -> bool {
+    let groups: Vec<&[String]> = hosts.chunks(ranks.max(1)).collect();
+    groups.iter().enumerate().any(|(i, group)| {
+        let later = groups[i + 1..].iter().copied().flatten();
+        later.into_iter().any(|host| group.contains(host))
+    })
+}
+
 /// Where a rank is.
 pub(super) struct Place<'a> {
     /// The ranks that dispatch to each other.
@@ -147,7 +156,7 @@ pub(super) fn run(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Option<Outcome>, BenchError> {
     let ranks = place.members.len();
-    if ranks < world.size() && world.nodes() == 1 {
+    if groups_share_a_host(&world.hosts(), ranks) {
         return Err(BenchError::NodesOfOneHost);
     }
     let driver = Driver::load(&Search::driver()).map_err(expertrail::CudaError::from)?;
@@ -261,5 +270,14 @@ mod tests {
         assert_eq!(case(Op::Dispatch, false), ["ids", "weights"]);
         assert_eq!(case(Op::DispatchCached, true), ["scales"]);
         assert!(case(Op::Combine, false).is_empty());
+    }
+
+    #[test]
+    fn groups_of_one_host_are_found_and_those_of_several_are_not() {
+        let hosts = |names: &str| names.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(groups_share_a_host(&hosts("a a a a"), 2));
+        assert!(groups_share_a_host(&hosts("a a b b a a"), 2));
+        assert!(!groups_share_a_host(&hosts("a a b b"), 2));
+        assert!(!groups_share_a_host(&hosts("a a a a"), 4));
     }
 }
