@@ -31,7 +31,7 @@ struct Args {
     u32 epoch;
     u32 hold_ns;           // line_up: how long to stay after all have come
 };
-static_assert(sizeof(Args) == 96, "crates/bench/src/gpu/kernels.rs");
+static_assert(sizeof(Args) == 96, "crates/bench/src/run/gpu/kernels.rs");
 
 // A row that no rank sent.
 constexpr u32 NONE = 0xffffffffu;

@@ -32,7 +32,7 @@ struct Args {
     u32 own_ahead;               // two ranks, one declared node, no bias: see OwnAhead
     u32 spare;
 };
-static_assert(sizeof(Args) == 112, "src/combine.rs");
+static_assert(sizeof(Args) == 112, "src/protocol.rs");
 
 constexpr u32 MAX_PUSHERS = 16, MAX_STAGES = 8, MAX_WARPS = 20, QUEUE = 32, SETS = (MAX_RANKS + 31) / 32;
 

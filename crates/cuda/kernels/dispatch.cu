@@ -37,7 +37,7 @@ struct Args {
     u32 chunk;                   // most bytes of one bulk copy
     u32 pieces;                  // of a row
 };
-static_assert(sizeof(Args) == 136, "src/dispatch.rs");
+static_assert(sizeof(Args) == 136, "src/protocol.rs");
 
 constexpr u32 MAX_SENDERS = 16, MAX_STAGES = 8, MAX_WARPS = 32, QUEUE = 16, SETS = (MAX_RANKS + 31) / 32;
 

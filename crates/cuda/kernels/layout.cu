@@ -13,7 +13,7 @@ struct Args {
     u32 tokens;
     u32 ids_are_64;
 };
-static_assert(sizeof(Args) == 48, "src/layout.rs");
+static_assert(sizeof(Args) == 48, "src/protocol.rs");
 
 __global__ void __launch_bounds__(512) layout(Args a) {
     __shared__ u32 experts[MAX_EXPERTS];

@@ -9,7 +9,7 @@ struct Args {
     u32 signature;
     u32 spare;
 };
-static_assert(sizeof(Args) == 24, "src/calls.rs");
+static_assert(sizeof(Args) == 24, "src/protocol.rs");
 
 __global__ void __launch_bounds__(128, 1) meet(Args a) {
     const World* w = a.world;

@@ -19,7 +19,7 @@ use crate::heap::SymmetricHeap;
 use crate::kernel_source::{Kernels, Origin};
 use crate::kernels;
 use crate::launch::{Function, FunctionAttribute};
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, clear};
 use crate::mesh::{Ended, Mesh, MeshWatch};
 use crate::moment::Events;
 use crate::nvrtc::{Nvrtc, Program};
@@ -29,16 +29,13 @@ use crate::pool::Pool;
 use crate::protocol::{self, Board, MAX_EXPERTS, MAX_RANKS, RawWorld};
 use crate::search::Search;
 use crate::stream::Stream;
-use crate::world::{Functions, Regions, World};
+use crate::world::{Functions, GRAIN, Regions, World};
 
 /// The most outputs a pool is sized for: one for each layer of a model of a thousand layers, four times over.
 const MOST_LIVE_OUTPUTS: usize = 4096;
 
 /// A longer deadline is taken as this one; in nanoseconds it fits 64 bits with room to add.
 const LONGEST_DEADLINE: Duration = Duration::from_hours(10 * 365 * 24);
-
-/// Slices start and end at multiples of this.
-const GRAIN: usize = 4096;
 
 /// Settings of a communicator.
 #[derive(Clone, Debug)]
@@ -92,7 +89,7 @@ pub(crate) struct Assembled {
 pub(crate) fn assemble(group: &Group, config: &CudaConfig) -> Result<Assembled> {
     let rank = group.rank();
     let checked = check(group, config).map_err(BuildError::from);
-    let (placement, cards) = agree(group, "communicator build", checked, |_| card(config))?;
+    let ((placement, regions), cards) = agree(group, "communicator build", checked, |_| card(config))?;
     same_settings(rank, &cards)?;
 
     let driver = Driver::load(&config.driver).map_err(BuildError::from);
@@ -103,7 +100,6 @@ pub(crate) fn assemble(group: &Group, config: &CudaConfig) -> Result<Assembled> 
     let token: [u8; 8] = tokens[0].as_slice().try_into().map_err(|_| unreadable(rank, 0))?;
 
     let mesh = Mesh::connect(group, config.deadline)?;
-    let regions = Regions::new(config.topology, &placement, &config.shape, config.live_outputs);
     let heap = SymmetricHeap::create(group, &mesh, &prepared.context, regions.total)?;
 
     let words = group.size() * group.size() + placement.most_local_experts();
@@ -167,7 +163,8 @@ fn watch_deaths(group: &Group, board: &Arc<Board>, spaces: &[Vec<u8>]) -> Option
     DeathWatch::new(peers, move |peer| board.abort(Cause::Died, peer)).ok()
 }
 
-fn check(group: &Group, config: &CudaConfig) -> Result<Placement> {
+/// Where the experts are and how a heap is divided, if the settings are allowed.
+fn check(group: &Group, config: &CudaConfig) -> Result<(Placement, Regions)> {
     let rank = group.rank();
     let misuse = |error| CudaError::Misuse { rank, error };
     let setting =
@@ -188,7 +185,8 @@ fn check(group: &Group, config: &CudaConfig) -> Result<Placement> {
         return Err(setting("live_outputs", config.live_outputs, format!("at most {MOST_LIVE_OUTPUTS}")));
     }
     let placement = Placement::new(config.shape.experts, ranks).map_err(misuse)?;
-    let total = Regions::new(config.topology, &placement, &config.shape, config.live_outputs).total as u64;
+    let regions = Regions::new(config.topology, &placement, &config.shape, config.live_outputs);
+    let total = regions.total as u64;
     if let Some(limit) = config.memory_limit.filter(|&limit| total > limit) {
         return Err(CudaError::Setting {
             name: "memory_limit",
@@ -199,7 +197,7 @@ fn check(group: &Group, config: &CudaConfig) -> Result<Placement> {
             ),
         });
     }
-    Ok(placement)
+    Ok((placement, regions))
 }
 
 /// What must be equal on all ranks, as text.
@@ -279,12 +277,11 @@ fn furnish(
     (regions, placement, rank, words): (Regions, Placement, usize, usize),
 ) -> Result<Furniture> {
     let board = Arc::new(Board::new(Pinned::new(context, Board::bytes(words))?));
-    let mut control = DeviceMemory::new(context, protocol::CONTROL_BYTES)?;
-    control.write(0, &vec![0; protocol::CONTROL_BYTES])?;
-    let stream = Stream::new(context, 0)?;
+    let control = DeviceMemory::new(context, protocol::CONTROL_BYTES)?;
+    // SAFETY: nobody knows this memory yet.
+    unsafe { clear(context, control.address(), protocol::CONTROL_BYTES) }?;
     // SAFETY: the words lie at the start of the own heap, and no peer writes to them before all ranks have agreed.
-    unsafe { stream.fill(heap.own(), 0, regions.words) }?;
-    stream.synchronize()?;
+    unsafe { clear(context, heap.own(), regions.words) }?;
 
     let topology = config.topology;
     let mut addresses = [0; MAX_RANKS];

@@ -256,9 +256,7 @@ impl CudaCommunicator {
             while !event.is_done()? {
                 if started.elapsed() > Duration::from_millis(2) {
                     // Kernels end by themselves at the deadline; a cancellation must reach them earlier.
-                    if self.world.cancel.is_cancelled() {
-                        self.world.board.abort(expertrail_core::Cause::Cancelled, self.world.rank);
-                    }
+                    self.world.pass_cancel_on();
                     std::thread::sleep(Duration::from_micros(100));
                 } else {
                     std::hint::spin_loop();
@@ -407,9 +405,7 @@ impl Drop for CudaCommunicator {
     fn drop(&mut self) {
         // Kernels must end before peers are told that this rank is gone, and before the memory that they use goes.
         // They end by themselves: with the call, by a peer's death, or at the deadline; earlier where that was asked for.
-        if self.world.cancel.is_cancelled() {
-            self.world.board.abort(expertrail_core::Cause::Cancelled, self.world.rank);
-        }
+        self.world.pass_cancel_on();
         if let Some(event) = self.state().last.as_ref().and_then(Moment::event) {
             let _ = event.synchronize();
         }

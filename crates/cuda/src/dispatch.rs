@@ -8,6 +8,7 @@ use crate::call::{CudaDispatch, DevicePayload, DeviceRoute, DeviceSlice, at_leas
 use crate::communicator::{CudaCommunicator, Lane, State};
 use crate::error::{CudaError, Result};
 use crate::launch::Launch;
+use crate::memory::clear;
 use crate::moment::Moment;
 use crate::output::{CudaHandle, CudaReceived, HandleInner};
 use crate::protocol::{self, DISPATCH_TABLES, DispatchArgs, NOT_FIXED, Signature};
@@ -209,7 +210,6 @@ impl CudaCommunicator {
                 memory
             }
         };
-        memory.used_on(lane.stream);
         state.last_rows = arrivals.unwrap_or(state.last_rows);
         let handle = match (reserved.route, prepared.cached) {
             (Some(memory), _) => CudaHandle::new(HandleInner {
@@ -387,7 +387,7 @@ fn reserve(
         if lane.capturing {
             // Its handle may be used before the graph has run: then it is one of a dispatch that moved nothing.
             // SAFETY: a route is as long, and whoever used its memory before was awaited when it was taken in a capture.
-            unsafe { world.clear(route.address(), protocol::ROUTE_BYTES) }?;
+            unsafe { clear(&world.context, route.address(), protocol::ROUTE_BYTES) }?;
         }
         Some(route)
     };

@@ -11,52 +11,31 @@ pub const PROBE: Program<'static> =
 /// The mangled name of `expertrail::probe(expertrail::Args)`.
 pub const PROBE_NAME: &CStr = c"_ZN10expertrail5probeENS_4ArgsE";
 
-/// What the communicator's programs include.
-const HEADERS: &[(&str, &str)] = &[
-    ("ptx.cuh", include_str!("../kernels/ptx.cuh")),
-    ("protocol.cuh", include_str!("../kernels/protocol.cuh")),
-];
+const PTX: (&str, &str) = ("ptx.cuh", include_str!("../kernels/ptx.cuh"));
 
 /// Sums are plain adds and fused ones where the source says so (DESIGN 5.5); denormals are kept by default.
 const OPTIONS: &[&str] = &["--fmad=false"];
 
+/// A program that a communicator runs.
+const fn of_communicator(name: &'static str, source: &'static str) -> Program<'static> {
+    const HEADERS: &[(&str, &str)] = &[PTX, ("protocol.cuh", include_str!("../kernels/protocol.cuh"))];
+    Program { name, source, headers: HEADERS, options: OPTIONS }
+}
+
 /// Dispatch.
-pub const DISPATCH: Program<'static> = Program {
-    name: "dispatch.cu",
-    source: include_str!("../kernels/dispatch.cu"),
-    headers: HEADERS,
-    options: OPTIONS,
-};
+pub const DISPATCH: Program<'static> = of_communicator("dispatch.cu", include_str!("../kernels/dispatch.cu"));
 /// Combine.
-pub const COMBINE: Program<'static> = Program {
-    name: "combine.cu",
-    source: include_str!("../kernels/combine.cu"),
-    headers: HEADERS,
-    options: OPTIONS,
-};
+pub const COMBINE: Program<'static> = of_communicator("combine.cu", include_str!("../kernels/combine.cu"));
 /// Barriers and refusals.
-pub const MEET: Program<'static> = Program {
-    name: "meet.cu",
-    source: include_str!("../kernels/meet.cu"),
-    headers: HEADERS,
-    options: OPTIONS,
-};
+pub const MEET: Program<'static> = of_communicator("meet.cu", include_str!("../kernels/meet.cu"));
 /// Counts and membership.
-pub const LAYOUT: Program<'static> = Program {
-    name: "layout.cu",
-    source: include_str!("../kernels/layout.cu"),
-    headers: HEADERS,
-    options: OPTIONS,
-};
+pub const LAYOUT: Program<'static> = of_communicator("layout.cu", include_str!("../kernels/layout.cu"));
 
 /// What the benchmark runs beside the calls that it measures: rows made and checked, a common start, the link's ceiling.
 pub const BENCH: Program<'static> = Program {
     name: "bench.cu",
     source: include_str!("../kernels/bench.cu"),
-    headers: &[
-        ("ptx.cuh", include_str!("../kernels/ptx.cuh")),
-        ("rows.cuh", include_str!("../kernels/rows.cuh")),
-    ],
+    headers: &[PTX, ("rows.cuh", include_str!("../kernels/rows.cuh"))],
     options: OPTIONS,
 };
 

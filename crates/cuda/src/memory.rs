@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::entry_points::DevicePointer;
 use crate::error::{CudaError, Result};
+use crate::stream::Stream;
 
 /// `CU_STREAM_LEGACY`.
 const LEGACY_STREAM: usize = 1;
@@ -102,4 +103,17 @@ impl Drop for DeviceMemory {
             });
         }
     }
+}
+
+/// Makes `bytes` bytes zero before it returns, whatever this thread captures.
+///
+/// # Safety
+/// `address` must be valid for `bytes` bytes, and nobody may be using them.
+pub(crate) unsafe fn clear(context: &Context, address: u64, bytes: usize) -> Result<()> {
+    context.outside_capture(|| {
+        let stream = Stream::new(context, 0)?;
+        // SAFETY: the caller answers for the address.
+        unsafe { stream.fill(address, 0, bytes) }?;
+        stream.synchronize()
+    })
 }

@@ -19,7 +19,7 @@ use crate::protocol::{Board, LINE, NOTIFY_WORDS, REFUSAL_EMPTY, REFUSAL_MISMATCH
 use crate::stream::Stream;
 
 /// Slices start at multiples of this: a sector of bulk copies and more, and few enough free pieces.
-const GRAIN: usize = 4096;
+pub(crate) const GRAIN: usize = 4096;
 
 /// Parts of every rank's heap, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,13 @@ impl World {
         (pool.contains(&start) && end <= pool.end).then_some(start)
     }
 
+    /// Ends the waits of this rank's kernels if it was cancelled: nobody else tells them.
+    pub(crate) fn pass_cancel_on(&self) {
+        if self.cancel.is_cancelled() {
+            self.board.abort(Cause::Cancelled, self.rank);
+        }
+    }
+
     /// The failure that a kernel, the watch or a cancellation has found. A rank that has left in peace is one to new
     /// calls only: those before it left are complete.
     pub(crate) fn check(&self, new_call: bool) -> Result<()> {
@@ -155,9 +162,7 @@ impl World {
             self.pool.close();
             return Err(CudaError::Failed { rank, failure, expected, seen });
         }
-        if self.cancel.is_cancelled() {
-            self.board.abort(Cause::Cancelled, rank);
-        }
+        self.pass_cancel_on();
         if let Some((cause, culprit)) = self.board.aborted().filter(|a| new_call || a.0 != Cause::Left) {
             // A kernel that waits says more about it in a moment; without one there is nobody to.
             let until = Instant::now() + Duration::from_millis(20);
@@ -260,19 +265,6 @@ impl World {
             users: Mutex::new(vec![stream.clone()]),
             of_graph: AtomicBool::new(false),
         }))
-    }
-
-    /// Makes `bytes` bytes zero at once, whatever this thread captures.
-    ///
-    /// # Safety
-    /// `address` must be valid for `bytes` bytes, and nobody may be using them.
-    pub(crate) unsafe fn clear(&self, address: u64, bytes: usize) -> Result<()> {
-        self.context.outside_capture(|| {
-            let stream = Stream::new(&self.context, 0)?;
-            // SAFETY: the caller answers for the address.
-            unsafe { stream.fill(address, 0, bytes) }?;
-            stream.synchronize()
-        })
     }
 }
 

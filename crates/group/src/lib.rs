@@ -25,7 +25,7 @@ mod layout;
 mod listen;
 mod member;
 mod parent;
-mod poll;
+pub mod poll;
 pub mod spawn;
 mod subset;
 mod table;

@@ -86,14 +86,16 @@ pub(crate) struct Run<'a> {
     pub(crate) started_at: String,
 }
 
+/// What the ranks sent, each as `C`.
+pub(crate) fn read_cards<C: serde::de::DeserializeOwned>(cards: &[Vec<u8>]) -> Result<Vec<C>, BenchError> {
+    let read = |(rank, bytes): (usize, &Vec<u8>)| {
+        serde_json::from_slice(bytes).map_err(|e| BenchError::Report { rank, reason: e.to_string() })
+    };
+    cards.iter().enumerate().map(read).collect()
+}
+
 pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, BenchError> {
-    let cards = cards
-        .iter()
-        .enumerate()
-        .map(|(rank, bytes)| {
-            serde_json::from_slice(bytes).map_err(|e| BenchError::Report { rank, reason: e.to_string() })
-        })
-        .collect::<Result<Vec<Card>, _>>()?;
+    let cards: Vec<Card> = read_cards(cards)?;
     let options = &run.options;
     let verification = verification(options.verify, &cards);
     let mut verdict = verification.verdict();

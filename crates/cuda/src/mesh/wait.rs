@@ -2,14 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use expertrail_group::poll::{SLICE, wait};
 use expertrail_group::{CancelToken, GroupError, Peer};
-use rustix::event::{PollFd, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::PollFd;
 
 use crate::build_error::BuildError;
-
-/// How rarely the cancel token is looked at.
-const SLICE: Duration = Duration::from_millis(100);
 
 pub(super) struct Wait<'a> {
     own: &'a Peer,
@@ -43,21 +40,7 @@ impl<'a> Wait<'a> {
             let (rank, what) = (self.own.rank, self.what);
             return Err(BuildError::Deadline { rank, what, missing: missing(), waited: self.limit });
         }
-        poll_for(fds, Some(left.min(SLICE)));
+        wait(fds, Some(left.min(SLICE)));
         Ok(())
-    }
-}
-
-/// Waits for events or until `timeout`. It never fails for longer than one call: callers loop and look at their
-/// sockets anyway.
-pub(super) fn poll_for(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
-    let timeout = timeout.map(|timeout| Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    match poll(fds, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        // Out of memory: do not spin on it.
-        Err(_) => std::thread::sleep(Duration::from_millis(10)),
     }
 }

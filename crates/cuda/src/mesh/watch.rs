@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use expertrail_group::poll::wait;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::GOODBYE;
-use super::wait::poll_for;
 use crate::build_error::BuildError;
 
 /// How a rank ended.
@@ -58,7 +58,7 @@ fn watch(sockets: &Sockets, stop: &OwnedFd, mut callback: impl FnMut(usize, Ende
     loop {
         let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
         fds.extend(there.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
-        poll_for(&mut fds, None);
+        wait(&mut fds, None);
         if !fds[0].revents().is_empty() {
             return;
         }

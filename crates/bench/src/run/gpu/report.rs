@@ -12,7 +12,7 @@ use super::{Case, GpuTeam, Options};
 use crate::guide::{self, Sums};
 use crate::machine;
 use crate::run::inputs::{CallBytes, mean_bytes};
-use crate::run::report::{Timing, by_host, received, settings};
+use crate::run::report::{Timing, by_host, read_cards, received, settings};
 use crate::run::verify::Tally;
 use crate::run::{BenchError, Outcome};
 use crate::schema::{
@@ -98,13 +98,7 @@ pub(super) fn outcome(
     cards: &[Vec<u8>],
     started_at: String,
 ) -> Result<Outcome, BenchError> {
-    let cards = cards
-        .iter()
-        .enumerate()
-        .map(|(rank, bytes)| {
-            serde_json::from_slice(bytes).map_err(|e| BenchError::Report { rank, reason: e.to_string() })
-        })
-        .collect::<Result<Vec<Card>, _>>()?;
+    let cards: Vec<Card> = read_cards(cards)?;
     assemble(options, &cards, &world.hosts(), started_at)
 }
 
