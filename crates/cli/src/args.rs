@@ -20,6 +20,16 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Dispatch and combine real tokens between ranks, verify every row, and compare with this machine's ceiling.
     Bench(Box<BenchArgs>),
+    /// Read everything that matters of this node into one JSON document.
+    Facts(crate::facts::FactsArgs),
+    /// Check a node, or the nodes of a Kubernetes cluster: what would fail or crawl, why, and what to type.
+    Check(Box<crate::check::CheckArgs>),
+    /// Which NIC belongs to which GPU, why, and how to pin each rank to it.
+    Topo(crate::topo::TopoArgs),
+    /// Whether the versions that would load work together.
+    Stack(crate::stack::StackArgs),
+    /// Compare the facts of many nodes and name those that differ.
+    Compare(crate::compare::CompareArgs),
 }
 
 /// What moves the rows.

@@ -3,7 +3,13 @@
 
 mod args;
 mod bench;
+mod check;
+mod compare;
+mod facts;
+mod node;
 mod progress;
+mod stack;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -14,6 +20,11 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let code = match Cli::try_parse() {
         Ok(Cli { command: Command::Bench(args) }) => bench::main(&args),
+        Ok(Cli { command: Command::Facts(args) }) => facts::main(&args),
+        Ok(Cli { command: Command::Check(args) }) => check::main(&args),
+        Ok(Cli { command: Command::Topo(args) }) => topo::main(&args),
+        Ok(Cli { command: Command::Stack(args) }) => stack::main(&args),
+        Ok(Cli { command: Command::Compare(args) }) => compare::main(&args),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);

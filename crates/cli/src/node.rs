@@ -1,0 +1,106 @@
+//! Where the facts of a node come from: this machine, a captured tree, or a document.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use expertrail_bench::export::{check_writable, write_atomic};
+use expertrail_cluster::collect;
+use expertrail_cluster::facts::{Facts, Scope};
+use expertrail_cluster::root::Root;
+
+/// Why a command ends early: what to print and the exit code.
+pub(crate) struct Stop {
+    message: String,
+    code: u8,
+}
+
+impl Stop {
+    /// Wrong arguments or input.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 2 }
+    }
+
+    /// Nothing can be said.
+    pub(crate) fn inconclusive(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 3 }
+    }
+
+    /// No access: a file, device, cluster.
+    pub(crate) fn access(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 4 }
+    }
+}
+
+/// Prints an error; gives the exit code.
+pub(crate) fn finish(result: Result<u8, Stop>) -> u8 {
+    result.unwrap_or_else(|Stop { message, code }| {
+        eprintln!("error: {message}");
+        code
+    })
+}
+
+/// Where the facts come from.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Source {
+    /// Read this facts document (of `expertrail facts`) instead of this machine.
+    #[arg(long, value_name = "FILE", conflicts_with = "root")]
+    pub(crate) facts: Option<PathBuf>,
+    /// Read this captured tree (a folder with proc, sys, etc of a node) instead of this machine.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+}
+
+impl Source {
+    /// The facts.
+    pub(crate) fn read(&self, options: &collect::Options) -> Result<Facts, Stop> {
+        match (&self.facts, &self.root) {
+            (Some(file), _) => collect::load(file).map_err(|error| match error {
+                collect::LoadError::Read { .. } => Stop::access(error.to_string()),
+                _ => Stop::usage(error.to_string()),
+            }),
+            (None, root) => Ok(collect::facts(&open(root.as_deref())?, options)),
+        }
+    }
+}
+
+/// The tree at `root`, or this machine.
+pub(crate) fn open(root: Option<&Path>) -> Result<Root, Stop> {
+    let Some(folder) = root else { return Ok(Root::live(Scope::Unknown)) };
+    if !folder.is_dir() {
+        return Err(Stop::usage(format!("--root {}: no such folder", folder.display())));
+    }
+    // `--root /` is this machine, and is read as such.
+    let whole = folder
+        .canonicalize()
+        .map_err(|error| Stop::access(format!("--root {}: {error}", folder.display())))?;
+    Ok(if whole == Path::new("/") { Root::live(Scope::Unknown) } else { Root::captured(whole) })
+}
+
+/// Checks that `file` can be written, before any work.
+pub(crate) fn check_output(file: Option<&Path>) -> Result<(), Stop> {
+    match file {
+        Some(path) if path != Path::new("-") => {
+            check_writable(path).map_err(|error| Stop::access(error.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes `text` to `file`; `-` is standard output.
+pub(crate) fn write_output(file: &Path, text: &str) -> Result<(), Stop> {
+    if file == Path::new("-") {
+        return print(text);
+    }
+    write_atomic(file, text).map_err(|error| Stop::access(error.to_string()))
+}
+
+/// Writes `text` to standard output. A reader that has gone is no error.
+pub(crate) fn print(text: &str) -> Result<(), Stop> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Stop::access(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

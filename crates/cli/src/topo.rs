@@ -1,0 +1,142 @@
+//! `expertrail topo`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use expertrail_cluster::check::Target;
+use expertrail_cluster::finding::{Finding, Status};
+use expertrail_cluster::profile::{self, Profile};
+use expertrail_cluster::{collect, render, topo};
+
+use crate::node::{Source, Stop, check_output, finish, print, write_output};
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Emit {
+    /// Shell lines that pin each local rank.
+    Env,
+    /// The mapping as JSON (expertrail.topology/1).
+    Json,
+    /// A topology file for NCCL_TOPO_FILE.
+    NcclXml,
+}
+
+/// Arguments of `topo`.
+#[derive(Debug, Args)]
+pub(crate) struct TopoArgs {
+    #[command(flatten)]
+    source: Source,
+    /// Print pins or a document instead of the table.
+    #[arg(long, value_enum)]
+    emit: Option<Emit>,
+    /// The rails, where you know them: NAME,NAME,... (ports as in NAME:1 and a leading = are accepted).
+    #[arg(long, value_name = "LIST")]
+    hca: Option<String>,
+    /// Provider profile to cross-check with: auto, none, an id (crusoe-b200, aws-p5en, ...) or a file.
+    #[arg(long, value_name = "PROFILE", default_value = "auto")]
+    profile: String,
+    /// Write here instead of to standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Runs the command; gives the exit code.
+pub(crate) fn main(args: &TopoArgs) -> u8 {
+    finish(run(args))
+}
+
+/// The profile that `name` asks for, and how it was chosen.
+pub(crate) fn profile(
+    name: &str,
+    facts: &expertrail_cluster::facts::Facts,
+) -> Result<Option<(Profile, String)>, Stop> {
+    match name {
+        "auto" => Ok(profile::detect(facts)),
+        "none" => Ok(None),
+        name => {
+            let chosen = profile::get(name).map_err(|error| Stop::usage(error.to_string()))?;
+            Ok(Some((chosen, "--profile".to_owned())))
+        }
+    }
+}
+
+fn run(args: &TopoArgs) -> Result<u8, Stop> {
+    check_output(args.output.as_deref())?;
+    let rails = args.hca.as_deref().map(rails).transpose()?;
+    // NVML says nothing that the mapping needs.
+    let options = collect::Options { without_nvml: true, ..collect::Options::default() };
+    let facts = args.source.read(&options)?;
+    let profile = profile(&args.profile, &facts)?;
+    let topology = topo::map_with(&facts, rails.as_deref());
+    let findings =
+        topo::findings(&topology, &facts, profile.as_ref().map(|(profile, _)| profile), Target::default());
+    let bad: Vec<Finding> = findings
+        .into_iter()
+        .filter(|finding| matches!(finding.status, Status::Fail | Status::Warn))
+        .collect();
+    let code = match (&topology.inconclusive, bad.iter().any(|finding| finding.status == Status::Fail)) {
+        (Some(_), _) => 3,
+        (None, true) => 1,
+        (None, false) => 0,
+    };
+    let reason = || topology.inconclusive.as_deref().unwrap_or_default();
+    let text = match args.emit {
+        None => {
+            let mut text = topo::text(&topology);
+            if let Some((profile, why)) = &profile {
+                text.push_str(&format!("\nprofile {} (by {why}): cross-check only\n", profile.id));
+            }
+            if !bad.is_empty() {
+                text.push('\n');
+                text.push_str(&render::findings(&bad));
+            }
+            if topology.inconclusive.is_none() {
+                text.push_str("\npins for each rank: expertrail topo --emit env\n");
+            }
+            text
+        }
+        Some(Emit::Env) => topo::env(&topology).ok_or_else(|| {
+            Stop::inconclusive(format!("no pins: INCONCLUSIVE: {}; name the rails with --hca LIST", reason()))
+        })?,
+        Some(Emit::NcclXml) => topo::nccl_xml(&topology, &facts).ok_or_else(|| {
+            Stop::inconclusive(format!(
+                "no topology file: INCONCLUSIVE: {}; name the rails with --hca LIST",
+                reason()
+            ))
+        })?,
+        Some(Emit::Json) => {
+            let json =
+                serde_json::to_string_pretty(&topology).map_err(|error| Stop::access(error.to_string()))?;
+            json + "\n"
+        }
+    };
+    if args.emit.is_some() {
+        // What is sourced or parsed has no room for them.
+        for finding in &bad {
+            eprintln!("{}", render::line(finding));
+        }
+    }
+    match &args.output {
+        Some(file) => write_output(file, &text)?,
+        None => print(&text)?,
+    }
+    Ok(code)
+}
+
+/// Device names of `--hca`.
+fn rails(list: &str) -> Result<Vec<String>, Stop> {
+    if list.starts_with('^') {
+        return Err(Stop::usage(
+            "--hca: name the rails; a list of what to leave out (`^`) is not known here",
+        ));
+    }
+    let entries = list.trim_start_matches('=').split(',');
+    let names: Vec<String> = entries
+        .map(|entry| entry.split(':').next().unwrap_or(entry).trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect();
+    if names.is_empty() {
+        return Err(Stop::usage("--hca: an empty list"));
+    }
+    Ok(names)
+}

@@ -1,0 +1,14 @@
+//! The registry of cause ids: what findings, verdicts and (later) diagnoses of logs name as the cause.
+//!
+//! An id is never used again for something else. Each part of this crate lists its own causes; [`all`] joins them.
+
+/// A cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CauseEntry {
+    /// `driver-key-missing`: lower case, joined by hyphens.
+    pub id: &'static str,
+    /// One line.
+    pub title: &'static str,
+    /// What it is, what comes of it and how it is told from what looks alike.
+    pub text: &'static str,
+}

@@ -1,0 +1,5 @@
+//! Checks: pure functions from facts to findings.
+
+mod target;
+
+pub use target::Target;

@@ -1,0 +1,110 @@
+//! Reading facts of a live machine or a captured tree.
+//!
+//! A captured tree is a folder with `proc`, `sys`, `etc` and so on as copied from a node. What cannot be copied has a file at the top:
+//!
+//! | file | stands for |
+//! |---|---|
+//! | `dev.txt` | `/dev`: what `ls -l /dev` or `ls -lR /dev` printed (device nodes need root to copy) |
+//! | `environ.txt` | variables, `NAME=value` a line |
+//! | `kmsg.txt` | the kernel log, as `dmesg` prints it |
+//! | `nvml.json` | what NVML said: the part `nvml` of a facts document |
+//!
+//! Empty folders may hold a file `.keep`, which is not seen.
+
+mod devices;
+mod driver;
+mod environment;
+mod kernel;
+mod kmsg;
+mod limits;
+mod load;
+mod memory;
+mod modules;
+mod pci;
+mod rdma;
+mod services;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use devices::parse_listing;
+pub use driver::{modprobe, params, version};
+pub use environment::{cgroup_sign, mount_sign};
+pub use kernel::{parse_hypervisor, parse_os};
+pub use kmsg::parse as parse_xids;
+pub use limits::{parse_capabilities, parse_limit, parse_unit};
+pub use load::{LoadError, load, parse};
+pub use memory::{parse_meminfo, parse_shm};
+pub use modules::{parse_majors, parse_modules};
+pub use pci::access_control;
+pub use services::package;
+
+use crate::facts::{Fact, Facts, Nvml, SCHEMA, Scope};
+use crate::nvml;
+use crate::root::Root;
+use crate::userspace;
+
+/// What is read beside the machine's own files.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Libraries and Python packages.
+    pub userspace: userspace::Options,
+    /// Where NVML is.
+    pub nvml: nvml::Options,
+    /// NVML is not asked: it starts the driver, which takes up to seconds where no persistence daemon runs.
+    pub without_nvml: bool,
+}
+
+/// Reads everything.
+pub fn facts(root: &Root, options: &Options) -> Facts {
+    let variables = environment::variables(root);
+    let container = environment::container(root, &variables);
+    let scope = match container.value() {
+        Some(hint) if hint.inside => Scope::Container,
+        Some(_) => Scope::Host,
+        None => Scope::Unknown,
+    };
+    let root = &root.clone().with_file_scope(scope);
+    let pci = pci::pci(root);
+    let processes = limits::processes(root);
+    Facts {
+        schema: SCHEMA.to_owned(),
+        tool: env!("CARGO_PKG_VERSION").to_owned(),
+        captured_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        root: root.prefix().to_string_lossy().into_owned(),
+        node: node(root, &variables),
+        kernel: kernel::kernel(root),
+        driver: driver::driver(root),
+        modules: modules::modules(root),
+        iommu: kernel::iommu(root, &pci),
+        pci,
+        rdma: rdma::rdma(root),
+        nvml: nvml_of(root, options),
+        xids: kmsg::xids(root),
+        devices: devices::devices(root),
+        majors: modules::majors(root),
+        limits: limits::limits(root),
+        memory: memory::memory(root),
+        services: services::services(root, &processes),
+        userspace: userspace::collect(root, &options.userspace),
+        environment: environment::environment(root, variables, container),
+    }
+}
+
+/// A pod's name of its node is `NODE_NAME` where its manifest gives it; the host name of a pod is its own.
+fn node(root: &Root, variables: &Fact<std::collections::BTreeMap<String, String>>) -> Fact<String> {
+    match variables.value().and_then(|all| all.get("NODE_NAME")).filter(|name| !name.is_empty()) {
+        Some(name) => Fact::read(name.clone(), "NODE_NAME", Scope::Host),
+        None => root.word("/proc/sys/kernel/hostname"),
+    }
+}
+
+fn nvml_of(root: &Root, options: &Options) -> Fact<Nvml> {
+    if root.is_live() {
+        return if options.without_nvml { Fact::default() } else { nvml::read(&options.nvml) };
+    }
+    let captured = root.text("/nvml.json");
+    captured.parse(|text| {
+        serde_json::from_str::<Nvml>(&text)
+            .map_err(|error| format!("not NVML's part of a facts document: {error}"))
+    })
+}

@@ -1,0 +1,1 @@
+//! Outliers of a fleet.

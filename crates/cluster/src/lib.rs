@@ -1,0 +1,19 @@
+//! Facts of a node, and what they mean for expert parallelism: checks with causes and remedies, GPU-NIC topology,
+//! compatibility of the loaded versions, and comparison of a fleet.
+
+pub mod causes;
+pub mod check;
+pub mod collect;
+pub mod compare;
+pub mod environment;
+pub mod facts;
+pub mod finding;
+pub mod kube;
+pub mod nvml;
+pub mod probe;
+pub mod profile;
+pub mod render;
+pub mod root;
+pub mod stack;
+pub mod topo;
+pub mod userspace;

@@ -1,0 +1,1 @@
+//! What a file cannot show: probes that run.

@@ -1,0 +1,67 @@
+//! Findings as text: one line each, failures first, remedies below.
+
+use std::fmt::Write;
+
+use crate::finding::{Finding, Manager, Remedy, Status};
+
+/// One line: status, id, subject, what is there and what is wanted.
+pub fn line(finding: &Finding) -> String {
+    let mut line = format!("{:<7} {} ", finding.status, finding.id);
+    if let Some(subject) = &finding.subject {
+        let _ = write!(line, "{subject}: ");
+    }
+    line.push_str(&finding.title);
+    if !finding.observed.is_empty() {
+        let _ = write!(line, ": {}", finding.observed);
+    }
+    if !finding.wanted.is_empty() && matches!(finding.status, Status::Fail | Status::Warn | Status::Unknown) {
+        let _ = write!(line, " (wanted: {})", finding.wanted);
+    }
+    one_line(&line)
+}
+
+/// Control characters of files and kernels must not reach a terminal.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The findings, failures first, and below them what to do: each remedy once, with the findings it mends.
+pub fn findings(findings: &[Finding]) -> String {
+    let mut sorted: Vec<&Finding> = findings.iter().collect();
+    sorted.sort_by(|a, b| (a.status.order(), &a.id, &a.subject).cmp(&(b.status.order(), &b.id, &b.subject)));
+    let mut out = String::new();
+    for finding in &sorted {
+        let _ = writeln!(out, "{}", line(finding));
+    }
+    let mut remedies: Vec<(&Remedy, Vec<&Finding>)> = Vec::new();
+    for finding in sorted
+        .iter()
+        .filter(|finding| matches!(finding.status, Status::Fail | Status::Warn | Status::Unknown))
+    {
+        for remedy in &finding.remedies {
+            match remedies.iter_mut().find(|(known, _)| *known == remedy) {
+                Some((_, mended)) => mended.push(finding),
+                None => remedies.push((remedy, vec![finding])),
+            }
+        }
+    }
+    for (remedy, mended) in remedies {
+        let mut ids: Vec<&str> = mended.iter().map(|finding| finding.id.as_str()).collect();
+        ids.dedup();
+        let _ = write!(out, "\nTo mend {}", ids.join(", "));
+        match remedy.manager {
+            None => {}
+            Some(Manager::Machine) => out.push_str(", on a machine you administer"),
+            Some(Manager::Operator) => out.push_str(", where the GPU Operator manages the driver"),
+            Some(Manager::Container) => out.push_str(", from inside a container"),
+            Some(Manager::Unknown) => out.push_str(", where it is not known who manages the node"),
+        }
+        let _ = writeln!(out, ":\n  {}", one_line(&remedy.text));
+        for step in &remedy.steps {
+            for line in step.lines() {
+                let _ = writeln!(out, "    {}", one_line(line));
+            }
+        }
+    }
+    out
+}

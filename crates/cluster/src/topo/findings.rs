@@ -1,0 +1,288 @@
+//! What the mapping means.
+
+use super::lint;
+use super::{Distance, Nic, Role, Topology};
+use crate::causes::CauseEntry;
+use crate::check::Target;
+use crate::facts::{Facts, Link, PciDevice};
+use crate::finding::{Finding, Status};
+use crate::profile::Profile;
+
+const UNCLEAR: CauseEntry = CauseEntry {
+    id: "rails-unclear",
+    title: "it cannot be told which NICs are rails",
+    text: "Pinning ranks to a frontend or storage NIC raises no error: the run works at a fraction of the bandwidth.",
+};
+const FEW: CauseEntry = CauseEntry {
+    id: "fewer-rails-than-gpus",
+    title: "GPUs share a NIC",
+    text: "GPUs that share a NIC share its bandwidth. Libraries that choose by distance may put all of them on the same one and leave others idle.",
+};
+const DOWN: CauseEntry = CauseEntry {
+    id: "rail-down",
+    title: "a rail's port is not active",
+    text: "The GPU of this rail has no way to other nodes: a run hangs, or falls back to another NIC and halves the bandwidth of both GPUs.",
+};
+const FARTHER: CauseEntry = CauseEntry {
+    id: "rail-far",
+    title: "a GPU's rail is farther than those of its siblings",
+    text: "Traffic of this GPU crosses a CPU's interconnect, and the slowest rank sets the time of every dispatch.",
+};
+const LOPSIDED: CauseEntry = CauseEntry {
+    id: "rails-lopsided",
+    title: "rails are not spread over NUMA nodes as GPUs are",
+    text: "Some GPU must use a NIC of the other NUMA node; its transfers cross the CPUs' interconnect.",
+};
+const PROFILE: CauseEntry = CauseEntry {
+    id: "profile-disagrees",
+    title: "the provider's document and the hardware disagree",
+    text: "Launch files written after the document pin ranks to other NICs than the ones found here. The hardware decides; the document may be of another image.",
+};
+const SLOW_LINK: CauseEntry = CauseEntry {
+    id: "pci-link-reduced",
+    title: "a PCI Express link runs below what the device can do",
+    text: "A link with fewer lanes or a lower speed bounds every transfer of the device. Reseating, another slot or a reset of the device mends it.",
+};
+const NOT_MLX5: CauseEntry = CauseEntry {
+    id: "ibgda-needs-mlx5",
+    title: "IBGDA works with NVIDIA (mlx5) NICs only",
+    text: "NVSHMEM's GPU-initiated transport exists for mlx5 devices alone, and DeepEP's V1 kernels between nodes need it.",
+};
+
+/// Causes of this part.
+pub const CAUSES: &[&[CauseEntry]] =
+    &[&[UNCLEAR, FEW, DOWN, FARTHER, LOPSIDED, PROFILE, SLOW_LINK, NOT_MLX5], lint::CAUSES];
+
+/// Every finding about GPUs and NICs.
+pub fn findings(
+    topology: &Topology,
+    facts: &Facts,
+    profile: Option<&Profile>,
+    target: Target,
+) -> Vec<Finding> {
+    if facts.rdma.value().is_none_or(Vec::is_empty) {
+        // Whether that is bad is another check's matter.
+        let none = Finding::new("P100", "GPU to NIC mapping").not_applicable("no RDMA device to map");
+        return vec![none.from_fact(&facts.rdma)];
+    }
+    let mut all = vec![resolved(topology, facts)];
+    if topology.inconclusive.is_none() {
+        all.push(enough(topology));
+        all.extend(farther(topology));
+        all.push(spread(topology));
+    }
+    all.extend(topology.with(Role::FailedRail).map(down));
+    all.extend(against(topology, profile));
+    all.extend(links(topology, facts));
+    all.extend(ibgda(topology, facts, target));
+    all.extend(lint::findings(topology, facts));
+    all
+}
+
+fn resolved(topology: &Topology, facts: &Facts) -> Finding {
+    let finding =
+        Finding::new("P100", "GPU to NIC mapping").from_fact(&facts.rdma).from_fact(&facts.pci.devices);
+    match &topology.inconclusive {
+        None => finding.saw(format!("{} rails for {} GPUs", topology.rails().len(), topology.gpus.len()), ""),
+        Some(reason) if topology.gpus.is_empty() => finding.not_applicable(reason.clone()),
+        Some(reason) => finding
+            .outcome(Status::Unknown, &UNCLEAR)
+            .saw(format!("inconclusive: {reason}"), "as many like devices as GPUs, or a multiple")
+            .remedy("Name the rails, from the provider's documents or topology file, and look at the mapping again.", &["expertrail topo --hca NAME,NAME,..."]),
+    }
+}
+
+fn enough(topology: &Topology) -> Finding {
+    let (rails, gpus) =
+        (topology.rails().len() + topology.with(Role::FailedRail).count(), topology.gpus.len());
+    let finding = Finding::new("P101", "a rail for every GPU")
+        .saw(format!("{rails} rails for {gpus} GPUs"), format!("{gpus} or a multiple"));
+    if rails >= gpus {
+        return finding;
+    }
+    finding.outcome(Status::Warn, &FEW).remedy(
+        "Pin every rank to its rail, so that the ranks are spread over all of them.",
+        &["eval \"$(expertrail topo --emit env)\""],
+    )
+}
+
+fn down(nic: &Nic) -> Finding {
+    Finding::new("P102", "rails are up")
+        .about(nic.name.clone())
+        .outcome(Status::Fail, &DOWN)
+        .saw(nic.reason.clone(), "4: ACTIVE")
+        .at(format!("/sys/class/infiniband/{}/ports/{}/state", nic.name, nic.port), crate::facts::Scope::HostKernel)
+        .remedy(
+            "Look at the cable, the switch port and the subnet manager; reset the device; until it is up leave this node out.",
+            &[&format!("cat /sys/class/infiniband/{0}/ports/{1}/phys_state   # Polling: no link partner; Disabled: switched off", nic.name, nic.port), "ibstat; dmesg | grep -i mlx5"],
+        )
+}
+
+fn farther(topology: &Topology) -> Vec<Finding> {
+    let worst = |gpu: &super::Gpu| gpu.rails.iter().map(|pin| pin.distance).max();
+    let best = topology.gpus.iter().filter_map(worst).min();
+    let Some(best) = best.filter(|best| *best <= Distance::Phb) else { return Vec::new() };
+    topology
+        .gpus
+        .iter()
+        .filter(|gpu| worst(gpu).is_some_and(|distance| distance >= Distance::Node && distance > best))
+        .map(|gpu| {
+            let names: Vec<&str> = gpu.rails.iter().map(|pin| pin.device.as_str()).collect();
+            Finding::new("P103", "rails are as near as their siblings")
+                .about(format!("GPU {}", gpu.index))
+                .outcome(Status::Warn, &FARTHER)
+                .saw(format!("{} to {}", worst(gpu).unwrap_or_default(), names.join(", ")), format!("{best}, as other GPUs have"))
+                .at(format!("/sys/bus/pci/devices/{}", gpu.pci), crate::facts::Scope::HostKernel)
+                .remedy("Compare with a node of the same kind (`expertrail compare`); a NIC of this GPU's NUMA node may be missing or down.", &[])
+        })
+        .collect()
+}
+
+fn spread(topology: &Topology) -> Finding {
+    let finding = Finding::new("P104", "rails are spread as GPUs are");
+    let mut nodes: Vec<Option<u32>> = topology.gpus.iter().map(|gpu| gpu.numa).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    if nodes.contains(&None) {
+        return finding.not_applicable("the GPUs' NUMA nodes are not known");
+    }
+    let places = |nic: &&Nic| nic.role != Role::Other;
+    let counts: Vec<(u32, usize, usize)> = nodes
+        .into_iter()
+        .flatten()
+        .map(|node| {
+            let gpus = topology.gpus.iter().filter(|gpu| gpu.numa == Some(node)).count();
+            (node, gpus, topology.devices.iter().filter(places).filter(|nic| nic.numa == Some(node)).count())
+        })
+        .collect();
+    let text: Vec<String> =
+        counts.iter().map(|(node, gpus, rails)| format!("NUMA {node}: {gpus} GPUs, {rails} rails")).collect();
+    let finding = finding.saw(text.join("; "), "the same ratio on every NUMA node");
+    let (_, gpus, rails) = counts.first().copied().unwrap_or_default();
+    if counts.iter().all(|(_, g, r)| g * rails == r * gpus) {
+        return finding;
+    }
+    finding.outcome(Status::Warn, &LOPSIDED).remedy(
+        "Check that no NIC is missing or in another slot: compare with a node of the same kind.",
+        &["expertrail compare A.json B.json"],
+    )
+}
+
+fn against(topology: &Topology, profile: Option<&Profile>) -> Option<Finding> {
+    let profile = profile.filter(|profile| profile.id != "generic")?;
+    let finding = Finding::new("P105", "provider profile agrees").about(profile.id.clone());
+    let mut differences = Vec::new();
+    if topology.gpus.len() != profile.gpus as usize {
+        differences.push(format!(
+            "GPUs: the profile says {}, there are {}",
+            profile.gpus,
+            topology.gpus.len()
+        ));
+    }
+    let mut places: Vec<&str> =
+        topology.devices.iter().filter(|nic| nic.role != Role::Other).map(|nic| nic.name.as_str()).collect();
+    let wanted: Vec<&str> = profile.rails.iter().map(String::as_str).collect();
+    if topology.inconclusive.is_none() && !wanted.is_empty() {
+        let order: Vec<&str> =
+            topology.gpus.iter().flat_map(|gpu| gpu.rails.iter().map(|pin| pin.device.as_str())).collect();
+        places.sort_unstable();
+        let mut sorted = wanted.clone();
+        sorted.sort_unstable();
+        if places != sorted {
+            differences.push(format!(
+                "rails: the profile says {}, the hardware says {}",
+                wanted.join(","),
+                order.join(",")
+            ));
+        } else if order.len() == wanted.len() && order != wanted {
+            differences.push(format!(
+                "order of GPUs: the profile says {}, the hardware says {}",
+                wanted.join(","),
+                order.join(",")
+            ));
+        }
+    }
+    if let Some(count) = profile.efa_devices {
+        let found = topology.devices.iter().filter(|nic| nic.efa).count();
+        if found != count as usize {
+            differences.push(format!("EFA devices: the profile says {count}, there are {found}"));
+        }
+    }
+    if differences.is_empty() {
+        return Some(finding.saw("devices and counts as the profile says", ""));
+    }
+    Some(
+        finding
+            .outcome(Status::Warn, &PROFILE)
+            .saw(differences.join("; "), format!("what {} says", profile.sources.join(", ")))
+            .remedy(
+                "Use the mapping of this node's hardware in launch files, not the document's device names.",
+                &["expertrail topo --emit env"],
+            ),
+    )
+}
+
+fn links(topology: &Topology, facts: &Facts) -> Vec<Finding> {
+    let gpus = topology.gpus.iter().map(|gpu| (format!("GPU {}", gpu.index), gpu.pci.as_str(), false));
+    let nics = topology.devices.iter().filter(|nic| nic.role != Role::Other);
+    let nics = nics.filter_map(|nic| Some((nic.name.clone(), nic.pci.as_deref()?, true)));
+    gpus.chain(nics).filter_map(|(name, address, nic)| reduced(&name, facts.pci.at(address)?, nic)).collect()
+}
+
+/// Lanes count for both. Of the speed only a NIC's counts: a GPU lowers its own while it idles.
+fn reduced(name: &str, device: &PciDevice, nic: bool) -> Option<Finding> {
+    let link = &device.link;
+    let narrow = link.width.zip(link.max_width).is_some_and(|(now, most)| now < most);
+    let speed = |text: &Option<String>| Link::gigatransfers(text.as_deref());
+    let slow = nic && speed(&link.speed).zip(speed(&link.max_speed)).is_some_and(|(now, most)| now < most);
+    if !narrow && !slow {
+        return None;
+    }
+    let show = |speed: &Option<String>, width: Option<u32>| {
+        format!(
+            "{} x{}",
+            speed.as_deref().unwrap_or("unknown speed"),
+            width.map_or("?".to_owned(), |w| w.to_string())
+        )
+    };
+    Some(
+        Finding::new("P106", "PCI Express links at full width")
+            .about(name)
+            .outcome(Status::Warn, &SLOW_LINK)
+            .saw(show(&link.speed, link.width), show(&link.max_speed, link.max_width))
+            .at(
+                format!("/sys/bus/pci/devices/{}/current_link_width", device.address),
+                crate::facts::Scope::HostKernel,
+            )
+            .remedy(
+                "Reset or reseat the device; in a virtual machine ask the provider to look at the host.",
+                &[&format!("lspci -vv -s {} | grep LnkSta", device.address)],
+            ),
+    )
+}
+
+fn ibgda(topology: &Topology, facts: &Facts, target: Target) -> Option<Finding> {
+    if target != Target::DeepepIbgda || topology.rails().is_empty() {
+        return None;
+    }
+    let finding = Finding::new("P112", "rails are mlx5 devices").from_fact(&facts.rdma);
+    let other: Vec<String> = facts
+        .rdma
+        .value()?
+        .iter()
+        .filter(|device| topology.device(&device.name).is_some_and(|nic| nic.role == Role::Rail))
+        .filter_map(|device| Some((device.name.as_str(), device.driver.as_deref()?)))
+        .filter(|(_, driver)| *driver != "mlx5_core")
+        .map(|(name, driver)| format!("{name} ({driver})"))
+        .collect();
+    if other.is_empty() {
+        return Some(finding.saw("every rail's driver is mlx5_core, or not told", "mlx5_core"));
+    }
+    let efa = topology.with(Role::Rail).any(|nic| nic.efa);
+    let remedy = if efa {
+        "On EFA use NVSHMEM's libfabric transport with DeepEP patched for it, and check with --for deepep-efa."
+    } else {
+        "Use NCCL, or another library that works over these NICs."
+    };
+    Some(finding.outcome(Status::Fail, &NOT_MLX5).saw(other.join(", "), "mlx5_core").remedy(remedy, &[]))
+}

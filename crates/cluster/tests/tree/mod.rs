@@ -1,0 +1,83 @@
+//! Trees of fixtures, written as one text file each and unpacked into a temporary folder.
+//!
+//! ```text
+//! # a comment
+//! include dgx-h100.tree              take everything of another tree of the same folder first
+//! sys/module/gdrdrv/version: 2.5.1   a file of one line
+//! dev/empty:                         an empty file
+//! proc/driver/nvidia/params <<<      a file of the lines up to >>>
+//! EnableStreamMemOPs: 1
+//! >>>
+//! sys/class/infiniband/mlx5_0 -> ../../devices/pci0000:15/0000:18:00.0/infiniband/mlx5_0
+//! run/nvidia/                        an empty folder
+//! remove proc/modules                takes away what came before, folders with all they hold
+//! ```
+
+#![allow(dead_code)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// Where the trees lie.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(if Path::new(env!("CARGO_MANIFEST_DIR")).ends_with("cluster") {
+        "tests/trees"
+    } else {
+        "../cluster/tests/trees"
+    })
+}
+
+/// The tree of file `name` (below `tests/trees`, `.tree` added), unpacked.
+pub fn unpack(name: &str) -> TempDir {
+    let text = fs::read_to_string(folder().join(format!("{name}.tree"))).unwrap_or_else(|error| panic!("{name}.tree: {error}"));
+    unpack_text(&text)
+}
+
+/// The tree that `text` describes, unpacked.
+pub fn unpack_text(text: &str) -> TempDir {
+    let place = TempDir::new().unwrap();
+    apply(place.path(), text);
+    place
+}
+
+/// Adds what `text` describes to the tree at `place`.
+pub fn apply(place: &Path, text: &str) {
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(other) = line.strip_prefix("include ") {
+            let path = folder().join(other.trim());
+            apply(place, &fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())));
+        } else if let Some(gone) = line.strip_prefix("remove ") {
+            let path = place.join(gone.trim());
+            let kind = fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("remove {gone}: {error}"));
+            if kind.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.unwrap();
+        } else if let Some(path) = line.strip_suffix("<<<") {
+            let content: Vec<&str> = lines.by_ref().take_while(|line| *line != ">>>").collect();
+            write(&place.join(path.trim()), &format!("{}\n", content.join("\n")));
+        } else if let Some((path, target)) = line.split_once(" -> ") {
+            let path = place.join(path.trim());
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let _ = fs::remove_file(&path);
+            symlink(target.trim(), path).unwrap();
+        } else if let Some((path, value)) = line.split_once(": ") {
+            write(&place.join(path), &format!("{value}\n"));
+        } else if let Some(path) = line.strip_suffix(':') {
+            write(&place.join(path), "");
+        } else if let Some(path) = line.strip_suffix('/') {
+            fs::create_dir_all(place.join(path)).unwrap();
+        } else {
+            panic!("a tree has no such line: {line}");
+        }
+    }
+}
+
+fn write(path: &Path, content: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
