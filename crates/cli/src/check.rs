@@ -1,12 +1,81 @@
 //! `expertrail check`.
 
-use clap::Args;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use expertrail_cluster::check::{self, Report, Target};
+use expertrail_cluster::collect;
+
+use crate::node::{Source, Stop, check_output, finish, print, write_output};
+use crate::topo::profile;
+
+/// What the node is wanted for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TargetName {
+    /// Our own library: no registry keys, no GDRCopy.
+    Expertrail,
+    /// DeepEP's V1 kernels over InfiniBand or RoCE with IBGDA.
+    DeepepIbgda,
+    /// DeepEP on AWS EFA.
+    DeepepEfa,
+    /// NCCL, and DeepEP V2 on it.
+    Nccl,
+}
+
+impl From<TargetName> for Target {
+    fn from(name: TargetName) -> Self {
+        match name {
+            TargetName::Expertrail => Self::Expertrail,
+            TargetName::DeepepIbgda => Self::DeepepIbgda,
+            TargetName::DeepepEfa => Self::DeepepEfa,
+            TargetName::Nccl => Self::Nccl,
+        }
+    }
+}
 
 /// Arguments of `check`.
 #[derive(Debug, Args)]
-pub(crate) struct CheckArgs {}
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    source: Source,
+    /// What the node is wanted for; what is required depends on it.
+    #[arg(long = "for", value_enum, value_name = "TARGET", default_value = "expertrail")]
+    target: TargetName,
+    /// Provider profile to cross-check with: auto, none, an id (crusoe-b200, aws-p5en, ...) or a file.
+    #[arg(long, value_name = "PROFILE", default_value = "auto")]
+    profile: String,
+    /// Exit 5 when there are warnings and nothing worse.
+    #[arg(long)]
+    strict: bool,
+    /// Also show what is right and what does not matter.
+    #[arg(long)]
+    all: bool,
+    /// Write all findings as JSON (expertrail.findings/1) here; - is standard output, and then nothing else goes there.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
 
 /// Runs the command; gives the exit code.
-pub(crate) fn main(_args: &CheckArgs) -> u8 {
-    3
+pub(crate) fn main(args: &CheckArgs) -> u8 {
+    finish(run(args))
+}
+
+fn run(args: &CheckArgs) -> Result<u8, Stop> {
+    check_output(args.json.as_deref())?;
+    let facts = args.source.read(&collect::Options::default())?;
+    let profile = profile(&args.profile, &facts)?;
+    let options = check::Options { target: args.target.into(), profile: profile.map(|(profile, _)| profile) };
+    let report = check::run(&facts, &options);
+    show(args, &report)
+}
+
+fn show(args: &CheckArgs, report: &Report) -> Result<u8, Stop> {
+    if let Some(file) = &args.json {
+        let json = serde_json::to_string_pretty(report).map_err(|error| Stop::access(error.to_string()))?;
+        write_output(file, &(json + "\n"))?;
+    }
+    if args.json.as_deref() != Some(std::path::Path::new("-")) {
+        print(&report.text(args.all))?;
+    }
+    Ok(report.exit_code(args.strict))
 }

@@ -1,5 +1,6 @@
 //! `expertrail topo`.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -17,7 +18,7 @@ enum Emit {
     Env,
     /// The mapping as JSON (expertrail.topology/1).
     Json,
-    /// A topology file for NCCL_TOPO_FILE.
+    /// A topology file for `NCCL_TOPO_FILE`.
     NcclXml,
 }
 
@@ -84,7 +85,7 @@ fn run(args: &TopoArgs) -> Result<u8, Stop> {
         None => {
             let mut text = topo::text(&topology);
             if let Some((profile, why)) = &profile {
-                text.push_str(&format!("\nprofile {} (by {why}): cross-check only\n", profile.id));
+                let _ = writeln!(text, "\nprofile {} (by {why}): cross-check only", profile.id);
             }
             if !bad.is_empty() {
                 text.push('\n');

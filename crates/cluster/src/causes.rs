@@ -2,6 +2,8 @@
 //!
 //! An id is never used again for something else. Each part of this crate lists its own causes; [`all`] joins them.
 
+use crate::{check, compare, topo};
+
 /// A cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CauseEntry {
@@ -11,4 +13,15 @@ pub struct CauseEntry {
     pub title: &'static str,
     /// What it is, what comes of it and how it is told from what looks alike.
     pub text: &'static str,
+}
+
+/// Every cause, by part.
+pub fn all() -> impl Iterator<Item = &'static CauseEntry> {
+    let parts: [&[&[CauseEntry]]; 3] = [check::CAUSES, topo::CAUSES, compare::CAUSES];
+    parts.into_iter().flatten().copied().flatten()
+}
+
+/// The cause with this id.
+pub fn get(id: &str) -> Option<&'static CauseEntry> {
+    all().find(|cause| cause.id == id)
 }

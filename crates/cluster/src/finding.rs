@@ -115,6 +115,9 @@ pub struct Finding {
     pub why: String,
     /// What to do.
     pub remedies: Vec<Remedy>,
+    /// Not knowing it leaves the verdict as it is: the target does not depend on it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub advisory: bool,
 }
 
 impl Finding {
@@ -165,6 +168,13 @@ impl Finding {
     pub fn unknown(mut self, reason: impl Into<String>) -> Self {
         self.status = Status::Unknown;
         self.observed = reason.into();
+        self
+    }
+
+    /// Not knowing it leaves the verdict as it is.
+    #[must_use]
+    pub fn advisory(mut self) -> Self {
+        self.advisory = true;
         self
     }
 

@@ -143,7 +143,7 @@ impl Root {
     /// The last name of the link at `path`: a device's driver, its physical function.
     pub fn link_name(&self, path: &str) -> Option<String> {
         let (folder, name) = path.rsplit_once('/')?;
-        let target = std::fs::read_link(self.real(folder).ok()?.join(name)).ok()?;
+        let target = self.link(&self.real(folder).ok()?.join(name)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
@@ -179,7 +179,7 @@ impl Root {
             let mut here = self.prefix.clone();
             here.extend(&inside);
             here.push(&name);
-            match std::fs::read_link(&here) {
+            match self.link(&here) {
                 Ok(target) => {
                     links += 1;
                     if links > LINK_LIMIT {
@@ -209,6 +209,27 @@ impl Root {
         let mut real = self.prefix.clone();
         real.extend(inside);
         Ok(real)
+    }
+
+    /// The target of the link at `here`. Archives and version control on systems without links keep a link of `/sys` as a small file
+    /// with its target as text; in a captured tree such a file is taken for the link.
+    fn link(&self, here: &Path) -> std::io::Result<PathBuf> {
+        let link = std::fs::read_link(here);
+        if self.is_live() || !here.strip_prefix(&self.prefix).is_ok_and(|inside| inside.starts_with("sys")) {
+            return link;
+        }
+        match link {
+            Err(error) if error.raw_os_error() == Some(22) => {
+                let found = here.symlink_metadata()?;
+                let text = (found.is_file() && found.len() < 512)
+                    .then(|| std::fs::read_to_string(here).ok())
+                    .flatten();
+                text.filter(|text| text.starts_with("../") && !text.trim_end().contains(char::is_whitespace))
+                    .map(|text| PathBuf::from(text.trim_end()))
+                    .ok_or(error)
+            }
+            other => other,
+        }
     }
 
     fn parts(path: &Path) -> Vec<OsString> {

@@ -1,0 +1,451 @@
+//! GPUs and NVLink, as NVML and the kernel log show them.
+
+use super::driver::missing;
+use super::{Context, Target};
+use crate::causes::CauseEntry;
+use crate::facts::{Fact, Nvml, NvmlGpu, Service, Xid};
+use crate::finding::{Finding, Manager, Status};
+
+const NO_GPU: CauseEntry = CauseEntry {
+    id: "no-gpu",
+    title: "no NVIDIA GPU, or fewer here than the node has",
+    text: "Every rank needs one. A pod or a container sees those it was given.",
+};
+const LINK: CauseEntry = CauseEntry {
+    id: "nvlink-down",
+    title: "NVLinks are down, or carry errors",
+    text: "Each link that is down takes its part of the bandwidth from every peer of this GPU; dispatch waits for the slowest.",
+};
+const PEER: CauseEntry = CauseEntry {
+    id: "p2p-unavailable",
+    title: "GPUs cannot reach each other over NVLink",
+    text: "Dispatch inside a node stores straight into peers' memory. Without NVLink peer access DeepEP refuses to start and we cannot run.",
+};
+const FABRIC: CauseEntry = CauseEntry {
+    id: "nvlink-fabric-incomplete",
+    title: "a GPU is not registered with the NVLink fabric",
+    text: "On machines with NVSwitch CUDA starts only after the fabric manager has set up the switches: `error 802: system not yet initialized`.",
+};
+const MANAGER: CauseEntry = CauseEntry {
+    id: "fabric-manager",
+    title: "the fabric manager does not run, or is of another version than the driver",
+    text: "It sets up the NVSwitches and must be of exactly the driver's version; without it GPUs do not start or do not see each other.",
+};
+const ECC: CauseEntry = CauseEntry {
+    id: "gpu-memory-errors",
+    title: "a GPU's memory has errors that were not corrected",
+    text: "Processes that touch such memory are killed (Xid 48, 94, 95). A pending remapping needs a reset, a failed one a replacement.",
+};
+const XID: CauseEntry = CauseEntry {
+    id: "xid",
+    title: "the kernel log has Xids",
+    text: "The driver reports hardware and software faults of a GPU by number. Some mean a broken GPU or link, some a program's own error.",
+};
+const CLOCKS: CauseEntry = CauseEntry {
+    id: "clocks-held-down",
+    title: "a GPU's clocks are held down by heat or power",
+    text: "Hardware slowdown, a power brake or heat lowers the clocks: kernels, ours too, take longer on this rank and all others wait.",
+};
+const MIG: CauseEntry = CauseEntry {
+    id: "mig-or-compute-mode",
+    title: "MIG or an exclusive compute mode",
+    text: "GPU instances of MIG have no peer access; a prohibited or exclusive mode lets no process, or one, use the GPU.",
+};
+const MEMORY: CauseEntry = CauseEntry {
+    id: "gpu-memory-in-use",
+    title: "a GPU's memory is in use",
+    text: "Left-over processes hold memory: symmetric heaps then fail with CUDA_ERROR_OUT_OF_MEMORY in cuMemCreate.",
+};
+const IMEX: CauseEntry = CauseEntry {
+    id: "imex-channel-missing",
+    title: "no IMEX channel on a multi-node NVLink system",
+    text: "Memory is shared between trays through an IMEX channel; without its device node fabric handles fail on import.",
+};
+
+pub(super) const CAUSES: &[CauseEntry] =
+    &[NO_GPU, LINK, PEER, FABRIC, MANAGER, ECC, XID, CLOCKS, MIG, MEMORY, IMEX];
+
+/// Reasons of lowered clocks that are faults: hardware slowdown, software thermal, hardware thermal, hardware power brake
+/// (nvml.h, `nvmlClocksEventReason*`). Idle, power cap and settings by the user are none.
+const SLOW: [(u64, &str); 4] = [
+    (0x8, "hardware slowdown"),
+    (0x20, "software thermal slowdown"),
+    (0x40, "hardware thermal slowdown"),
+    (0x80, "power brake"),
+];
+
+/// Xids by what they ask for, after NVIDIA's catalogue of Xid errors and AWS's GPU health check: a reboot, a reset of the GPU.
+const REBOOT: [u32; 2] = [79, 109];
+const RESET: [u32; 8] = [48, 62, 63, 64, 74, 95, 119, 120];
+
+pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
+    let mut all = vec![present(context)];
+    let fact = &context.facts.nvml;
+    if let Some(nvml) = fact.value() {
+        all.extend([
+            links(context, nvml),
+            peers(context, nvml),
+            fabric(context, nvml),
+            memory_errors(context, nvml),
+        ]);
+        all.extend([clocks(context, nvml), modes(context, nvml), in_use(context, nvml)]);
+    } else {
+        // One line for all of them.
+        let finding = context.finding("P041").from_fact(fact);
+        let none = context.facts.pci.gpus().is_empty();
+        all.push(if none {
+            finding.not_applicable("no GPU")
+        } else {
+            let what =
+                "NVLinks, peer access, fabric, memory errors, clocks, modes and memory in use are not known";
+            finding.unknown(format!("{what}: {}", missing(fact))).advisory()
+        });
+    }
+    all.push(manager(context));
+    all.extend(xids(context, &context.facts.xids));
+    all.push(imex(context));
+    all
+}
+
+fn present(context: &Context<'_>) -> Finding {
+    let facts = context.facts;
+    let finding = context.finding("P040").from_fact(&facts.pci.devices);
+    let count = facts.pci.gpus().len();
+    let shown = facts.nvml.value().map(|nvml| nvml.gpus.len());
+    if facts.pci.devices.value().is_none() && shown.is_none() {
+        return finding.unknown(missing(&facts.pci.devices));
+    }
+    let seen = format!("{count} on the PCI bus{}", shown.map_or(String::new(), |n| format!(", {n} in NVML")));
+    let finding = finding.saw(seen, "");
+    if count == 0 && shown.unwrap_or(0) == 0 {
+        return finding.outcome(Status::Fail, &NO_GPU).remedy(
+            "Run it on a node with GPUs; a pod asks for nvidia.com/gpu, a container for --gpus all.",
+            &[],
+        );
+    }
+    if shown.is_some_and(|shown| shown < count) && !context.managed.container {
+        return finding.outcome(Status::Fail, &NO_GPU).remedy(
+            "A GPU that the bus has and the driver does not show has fallen off: look at the kernel log, reboot, have it replaced.",
+            &["dmesg | grep -i -E 'nvrm|xid'"],
+        );
+    }
+    finding
+}
+
+/// One finding about all GPUs: the worst of what `judge` says of each.
+fn each(
+    finding: Finding,
+    nvml: &Nvml,
+    fact: &Fact<Nvml>,
+    good: &str,
+    judge: impl Fn(&NvmlGpu) -> Option<(Status, String)>,
+) -> (Finding, Option<Status>) {
+    let bad: Vec<(Status, String)> = nvml
+        .gpus
+        .iter()
+        .filter_map(|gpu| judge(gpu).map(|(status, text)| (status, format!("GPU {}: {text}", gpu.index))))
+        .collect();
+    let worst = bad.iter().map(|(status, _)| *status).min_by_key(|status| status.order());
+    let texts: Vec<String> = bad.into_iter().map(|(_, text)| text).collect();
+    let finding = finding.from_fact(fact);
+    (if worst.is_some() { finding.saw(texts.join("; "), good) } else { finding.saw(good, "") }, worst)
+}
+
+fn links(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let most = nvml.gpus.iter().filter_map(|gpu| gpu.nvlinks_up).max().unwrap_or(0);
+    let finding = context.finding("P041");
+    if nvml.gpus.len() > 1 && most == 0 && nvml.gpus.iter().all(|gpu| gpu.nvlinks_up.is_some()) {
+        return finding
+            .from_fact(&context.facts.nvml)
+            .outcome(Status::Fail, &LINK)
+            .saw("no NVLink is up on any GPU", "NVLinks between the GPUs")
+            .remedy(
+                "Use GPUs joined by NVLink (SXM); on machines with NVSwitch see the fabric manager (P044).",
+                &["nvidia-smi nvlink -s"],
+            );
+    }
+    let (finding, worst) = each(finding, nvml, &context.facts.nvml, "every link up, no errors", |gpu| {
+        let up = gpu.nvlinks_up?;
+        if gpu.nvlinks.is_some_and(|all| up < all) || up < most {
+            return Some((
+                Status::Fail,
+                format!("{up} of {} links up", gpu.nvlinks.unwrap_or(most).max(most)),
+            ));
+        }
+        gpu.nvlink_errors
+            .filter(|errors| *errors > 0)
+            .map(|errors| (Status::Warn, format!("{errors} link errors since the driver's load")))
+    });
+    let Some(status) = worst else { return finding };
+    finding.outcome(status, &LINK).remedy(
+        "Reset the GPUs or reboot; if a link stays down the board or the switch must be replaced.",
+        &["nvidia-smi nvlink -s; nvidia-smi nvlink -e"],
+    )
+}
+
+fn peers(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let finding = context.finding("P042").from_fact(&context.facts.nvml);
+    if nvml.gpus.len() < 2 {
+        return finding.not_applicable("fewer than two GPUs");
+    }
+    if nvml.p2p.is_empty() {
+        return finding.unknown("NVML tells no peer state").advisory();
+    }
+    let words =
+        ["OK", "chipset", "GPU", "topology", "disabled by a registry key", "not supported", "unknown"];
+    let bad: Vec<String> = nvml
+        .p2p
+        .iter()
+        .filter(|pair| pair.nvlink != 0 && pair.from != pair.to)
+        .map(|pair| {
+            format!(
+                "GPU {} to {}: {}",
+                pair.from,
+                pair.to,
+                words.get(pair.nvlink as usize).unwrap_or(&"unknown")
+            )
+        })
+        .collect();
+    if bad.is_empty() {
+        return finding.saw("OK between all", "");
+    }
+    let some = if bad.len() > 8 {
+        format!("{}; and {} more", bad[..8].join("; "), bad.len() - 8)
+    } else {
+        bad.join("; ")
+    };
+    finding.outcome(Status::Fail, &PEER).saw(some, "OK between all").remedy(
+        "Start the fabric manager, switch MIG off, and see that no registry key disables peer access.",
+        &["nvidia-smi topo -p2p n"],
+    )
+}
+
+fn fabric(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let (finding, worst) =
+        each(context.finding("P043"), nvml, &context.facts.nvml, "completed, or not needed", |gpu| {
+            let fabric = gpu.fabric.as_ref()?;
+            match (fabric.state, fabric.status) {
+                (0, _) | (3, 0) => None,
+                (3, status) => Some((Status::Fail, format!("completed with NVML status {status}"))),
+                (1, _) => Some((Status::Fail, "not started".to_owned())),
+                (2, _) => Some((Status::Fail, "in progress".to_owned())),
+                (state, _) => Some((Status::Warn, format!("state {state}, which nobody here knows"))),
+            }
+        });
+    let Some(status) = worst else { return finding };
+    finding.outcome(status, &FABRIC).remedies(manager_remedies())
+}
+
+fn manager_remedies() -> Vec<crate::finding::Remedy> {
+    let finding = Finding::new("", "")
+        .remedy_for(
+            Some(Manager::Machine),
+            "Install the fabric manager of exactly the driver's version and start it.",
+            &[
+                "sudo apt-get install nvidia-fabricmanager-580=VERSION_OF_THE_DRIVER-1",
+                "sudo systemctl enable --now nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric",
+            ],
+        )
+        .remedy_for(
+            Some(Manager::Operator),
+            "The operator runs it in the driver container: look at that pod's log and recycle the pod.",
+            &["kubectl -n nvidia-gpu-operator logs POD -c nvidia-driver-ctr | grep -i fabric"],
+        )
+        .remedy_for(Some(Manager::Container), "The fabric manager belongs to the host.", &[]);
+    finding.remedies
+}
+
+fn manager(context: &Context<'_>) -> Finding {
+    let facts = context.facts;
+    let finding = context.finding("P044");
+    let switches = facts.pci.devices.value().is_some_and(|all| {
+        all.iter().any(|device| {
+            device.vendor.as_deref() == Some("0x10de")
+                && device.class.as_deref().is_some_and(|class| class.starts_with("0x0680"))
+        })
+    });
+    let done = facts.nvml.value().is_some_and(|nvml| {
+        !nvml.gpus.is_empty()
+            && nvml.gpus.iter().all(|gpu| {
+                gpu.fabric
+                    .as_ref()
+                    .is_none_or(|fabric| matches!((fabric.state, fabric.status), (0, _) | (3, 0)))
+            })
+    });
+    let service: Option<&Service> =
+        facts.services.iter().find(|service| service.name == "nvidia-fabricmanager");
+    let Some(service) = service.filter(|_| switches) else {
+        return finding.not_applicable(
+            "no NVSwitch on this PCI bus (a virtual machine's host runs the fabric manager)",
+        );
+    };
+    let finding = finding.from_fact(&service.pid);
+    if service.pid.value().is_none() {
+        if done || context.managed.container {
+            return finding.not_applicable("not seen here; the GPUs' registration (P043) decides");
+        }
+        return finding
+            .outcome(Status::Fail, &MANAGER)
+            .saw("not running, with NVSwitches on the bus", "running")
+            .remedies(manager_remedies());
+    }
+    let versions = service.version.value().zip(facts.driver.version.value());
+    match versions {
+        Some((found, driver)) if *found != driver.version => finding
+            .from_fact(&service.version)
+            .outcome(Status::Fail, &MANAGER)
+            .saw(format!("version {found}, driver {}", driver.version), "the driver's version")
+            .remedies(manager_remedies()),
+        Some((found, _)) => finding.saw(format!("running, version {found} as the driver"), ""),
+        None => finding.saw("running, its version is not told", ""),
+    }
+}
+
+fn memory_errors(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let (finding, worst) = each(context.finding("P045"), nvml, &context.facts.nvml, "none", |gpu| {
+        if gpu.remap_failed == Some(true) {
+            return Some((Status::Fail, "a row remapping failed: replace it".to_owned()));
+        }
+        if gpu.remap_pending == Some(true) {
+            return Some((Status::Fail, "a row remapping waits for a reset".to_owned()));
+        }
+        gpu.ecc_uncorrected
+            .filter(|errors| *errors > 0)
+            .map(|errors| (Status::Fail, format!("{errors} uncorrected ECC errors since the driver's load")))
+    });
+    let Some(status) = worst else { return finding };
+    finding.outcome(status, &ECC).remedy(
+        "Leave the node out, reset the GPU; if errors come back have it replaced.",
+        &["nvidia-smi -q -d ECC,ROW_REMAPPER", "sudo nvidia-smi --gpu-reset -i INDEX"],
+    )
+}
+
+fn clocks(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let (finding, worst) =
+        each(context.finding("P047"), nvml, &context.facts.nvml, "not held down by heat or power", |gpu| {
+            let bits = gpu.clock_reasons?;
+            let why: Vec<&str> =
+                SLOW.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| *word).collect();
+            let heat = gpu.temperature.map_or(String::new(), |degrees| format!(" at {degrees} C"));
+            (!why.is_empty()).then(|| (Status::Warn, format!("{}{heat}", why.join(", "))))
+        });
+    let Some(status) = worst else { return finding };
+    finding.outcome(status, &CLOCKS).remedy(
+        "Look at cooling and power of the machine; leave the node out of measurements.",
+        &["nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"],
+    )
+}
+
+fn modes(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let (finding, worst) =
+        each(context.finding("P048"), nvml, &context.facts.nvml, "MIG off, default compute mode", |gpu| {
+            if gpu.mig == Some(true) {
+                return Some((Status::Fail, "MIG is on".to_owned()));
+            }
+            match gpu.compute_mode? {
+                2 => Some((Status::Fail, "compute mode prohibited".to_owned())),
+                1 | 3 => {
+                    Some((Status::Warn, "compute mode exclusive: one process or thread only".to_owned()))
+                }
+                _ => None,
+            }
+        });
+    let Some(status) = worst else { return finding };
+    finding.outcome(status, &MIG).remedy(
+        "Switch MIG off and set the default mode.",
+        &["sudo nvidia-smi -mig 0; sudo nvidia-smi -c DEFAULT"],
+    )
+}
+
+fn in_use(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let (finding, worst) = each(
+        context.finding("P049"),
+        nvml,
+        &context.facts.nvml,
+        "more than half is free on every GPU",
+        |gpu| {
+            let (total, free) = (gpu.memory_total?, gpu.memory_free?);
+            let pids: Vec<String> = gpu.processes.iter().take(8).map(ToString::to_string).collect();
+            let by =
+                if pids.is_empty() { String::new() } else { format!(", by processes {}", pids.join(", ")) };
+            (free < total / 2).then(|| {
+                (
+                    Status::Warn,
+                    format!("{} of {} GiB in use{by}", (total - free.min(total)) >> 30, total >> 30),
+                )
+            })
+        },
+    );
+    let Some(status) = worst else { return finding };
+    finding.outcome(status, &MEMORY).remedy(
+        "End left-over processes before a run.",
+        &["nvidia-smi --query-compute-apps=pid,used_memory --format=csv"],
+    )
+}
+
+fn xids(context: &Context<'_>, fact: &Fact<Vec<Xid>>) -> Vec<Finding> {
+    let finding = || context.finding("P046").from_fact(fact);
+    let Some(all) = fact.value() else { return vec![finding().unknown(missing(fact)).advisory()] };
+    let bad: Vec<&Xid> = all.iter().collect();
+    if bad.is_empty() {
+        return vec![finding().saw("none", "")];
+    }
+    bad.into_iter()
+        .map(|xid| {
+            let (status, text): (Status, &str) = if xid.nvswitch {
+                (Status::Fail, "A fault of an NVSwitch or of a link to it: reboot; if it comes back have the board replaced.")
+            } else if REBOOT.contains(&xid.number) {
+                (Status::Fail, "The GPU has fallen off the bus or hangs: reboot the node; if it comes back have the GPU replaced.")
+            } else if RESET.contains(&xid.number) {
+                (Status::Fail, "Reset the GPU or reboot; if it comes back have the GPU replaced.")
+            } else {
+                (Status::Warn, "Mostly a program's own fault (13, 31, 43, 45, 94: an illegal access or a killed process): look at what ran.")
+            };
+            let name = if xid.nvswitch { "SXid" } else { "Xid" };
+            finding()
+                .about(xid.pci.clone())
+                .outcome(status, &XID)
+                .saw(format!("{name} {}, {} times: {}", xid.number, xid.count, xid.text), "none since boot")
+                .remedy(text, &[])
+        })
+        .collect()
+}
+
+fn imex(context: &Context<'_>) -> Finding {
+    let facts = context.facts;
+    let finding = context.finding("P050").from_fact(&facts.devices);
+    let multi = facts.nvml.value().is_some_and(|nvml| {
+        nvml.gpus
+            .iter()
+            .filter_map(|gpu| gpu.fabric.as_ref())
+            .any(|fabric| fabric.cluster.bytes().any(|c| c.is_ascii_hexdigit() && c != b'0'))
+    });
+    if !multi || context.target == Target::DeepepEfa {
+        return finding.not_applicable("no NVLink domain of several hosts");
+    }
+    let Some(nodes) = facts.devices.value() else {
+        return finding.unknown(missing(&facts.devices)).advisory();
+    };
+    let channel = |path: &str| path.starts_with("/dev/nvidia-caps-imex-channels/channel");
+    if nodes.iter().any(|node| channel(&node.path)) {
+        return finding.saw("a channel is there", "");
+    }
+    finding
+        .outcome(Status::Warn, &IMEX)
+        .saw("no /dev/nvidia-caps-imex-channels/channelN", "a channel, to share memory between trays")
+        .remedy_for(
+            Some(Manager::Machine),
+            "Start the IMEX daemon with the list of nodes, and make a channel.",
+            &["sudo systemctl enable --now nvidia-imex", "options nvidia NVreg_CreateImexChannel0=1"],
+        )
+        .remedy_for(
+            Some(Manager::Operator),
+            "Use a ComputeDomain of NVIDIA's DRA driver; it gives pods their channel.",
+            &[],
+        )
+        .remedy_for(
+            Some(Manager::Container),
+            "Give the container the channel.",
+            &["docker run --device /dev/nvidia-caps-imex-channels/channel0 ..."],
+        )
+}

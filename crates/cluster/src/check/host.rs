@@ -1,0 +1,156 @@
+//! The host: IOMMU, access control, CPU settings, C library.
+
+use super::Context;
+use super::driver::missing;
+use super::modules::numbers;
+use crate::causes::CauseEntry;
+use crate::finding::{Finding, Manager, Status};
+
+const ACS: CauseEntry = CauseEntry {
+    id: "acs-redirect",
+    title: "PCI access control redirects peer traffic",
+    text: "With request redirection on, transfers between a GPU and the NIC beside it go up to the root complex and back: GPUDirect RDMA at a part of its bandwidth, or hanging peer copies. In virtual machines it must stay on.",
+};
+const TRANSLATION: CauseEntry = CauseEntry {
+    id: "iommu-translates",
+    title: "the IOMMU translates the GPUs' or NICs' addresses",
+    text: "On bare metal peer transfers through a translating IOMMU are slow or fail; `iommu=pt` passes addresses through.",
+};
+const BALANCING: CauseEntry = CauseEntry {
+    id: "numa-balancing",
+    title: "automatic NUMA balancing is on",
+    text: "The kernel unmaps pages to see who uses them; proxy threads and CPU ranks stall for it.",
+};
+const GOVERNOR: CauseEntry = CauseEntry {
+    id: "cpu-governor",
+    title: "the CPU's governor saves power",
+    text: "Host threads that launch kernels and drive NICs then start at a low clock, which adds to every call.",
+};
+const GLIBC: CauseEntry = CauseEntry {
+    id: "glibc-too-old",
+    title: "the C library is older than this program's",
+    text: "The release binary is built for glibc 2.28; PyTorch wheels want that, too.",
+};
+
+pub(super) const CAUSES: &[CauseEntry] = &[ACS, TRANSLATION, BALANCING, GOVERNOR, GLIBC];
+
+pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
+    vec![access_control(context), translation(context), balancing(context), governor(context), glibc(context)]
+}
+
+fn virtual_machine(context: &Context<'_>) -> bool {
+    context.facts.kernel.hypervisor.value() == Some(&true)
+}
+
+fn access_control(context: &Context<'_>) -> Finding {
+    let devices = &context.facts.pci.devices;
+    let finding = context.finding("P060").from_fact(devices);
+    if virtual_machine(context) {
+        return finding.not_applicable("a virtual machine: access control must stay on there");
+    }
+    if !context.has_rdma() {
+        return finding.not_applicable("no RDMA device");
+    }
+    let Some(all) = devices.value() else { return finding.unknown(missing(devices)).advisory() };
+    let bridges: Vec<_> = all
+        .iter()
+        .filter(|device| device.class.as_deref().is_some_and(|class| class.starts_with("0x0604")))
+        .collect();
+    if bridges.iter().all(|bridge| bridge.acs.is_none()) {
+        return finding.unknown("no bridge shows its access control; it is readable by root only").advisory();
+    }
+    let bad: Vec<&str> = bridges
+        .iter()
+        .filter(|bridge| bridge.acs.is_some_and(|acs| acs.request_redirect || acs.completion_redirect))
+        .map(|bridge| bridge.address.as_str())
+        .collect();
+    if bad.is_empty() {
+        return finding.saw("no bridge above a GPU or NIC redirects", "");
+    }
+    let some = if bad.len() > 6 {
+        format!("{} and {} more", bad[..6].join(", "), bad.len() - 6)
+    } else {
+        bad.join(", ")
+    };
+    finding
+        .outcome(Status::Warn, &ACS)
+        .saw(format!("redirection on {some}"), "off on the bridges above GPUs and NICs")
+        .remedy(
+            "Switch access control off in the BIOS, or on these bridges at each boot, on bare metal only.",
+            &[&format!("sudo setpci -s {} ECAP_ACS+6.w=0000", bad.first().unwrap_or(&""))],
+        )
+}
+
+fn translation(context: &Context<'_>) -> Finding {
+    let iommu = &context.facts.iommu;
+    let finding = context.finding("P061").from_fact(&iommu.groups);
+    if virtual_machine(context) {
+        return finding.not_applicable("a virtual machine: its host's IOMMU is at work, as it must");
+    }
+    if !context.has_rdma() {
+        return finding.not_applicable("no RDMA device");
+    }
+    let Some(groups) = iommu.groups.value() else { return finding.not_applicable("no IOMMU groups") };
+    let translating = groups
+        .iter()
+        .filter(|group| group.kind.as_deref().is_some_and(|kind| kind.starts_with("DMA")))
+        .count();
+    if translating == 0 {
+        return finding.saw("addresses pass through, or no IOMMU is on", "");
+    }
+    finding
+        .outcome(Status::Warn, &TRANSLATION)
+        .saw(format!("{translating} groups of GPUs and NICs are translated (type DMA)"), "identity")
+        .remedy_for(Some(Manager::Machine), "Pass addresses through: kernel parameter, then reboot.", &["iommu=pt      # in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"])
+        .remedy_for(Some(Manager::Operator), "It is a kernel parameter of the node's image: iommu=pt.", &[])
+}
+
+fn balancing(context: &Context<'_>) -> Finding {
+    let fact = &context.facts.kernel.numa_balancing;
+    let finding = context.finding("P062").from_fact(fact);
+    let nodes = context.facts.kernel.numa.value().map_or(0, Vec::len);
+    match fact.value() {
+        None => finding.not_applicable("the kernel has none"),
+        Some(0) => finding.saw("0", ""),
+        Some(_) if nodes < 2 => finding.not_applicable("one NUMA node"),
+        Some(value) => finding
+            .outcome(Status::Warn, &BALANCING)
+            .saw(value.to_string(), "0")
+            .remedy("Switch it off.", &["sudo sysctl -w kernel.numa_balancing=0"]),
+    }
+}
+
+fn governor(context: &Context<'_>) -> Finding {
+    let fact = &context.facts.kernel.governor;
+    let finding = context.finding("P063").from_fact(fact);
+    match fact.value().map(String::as_str) {
+        None => finding.not_applicable("no governor is shown (a virtual machine, or the firmware decides)"),
+        Some(word @ ("powersave" | "conservative"))
+            if context
+                .facts
+                .kernel
+                .cmdline
+                .value()
+                .is_none_or(|line| !line.contains("intel_pstate=active")) =>
+        {
+            finding.outcome(Status::Warn, &GOVERNOR).saw(word, "performance").remedy(
+                "Choose the governor for performance.",
+                &["sudo cpupower frequency-set -g performance"],
+            )
+        }
+        Some(word) => finding.saw(word, ""),
+    }
+}
+
+fn glibc(context: &Context<'_>) -> Finding {
+    let fact = &context.facts.kernel.glibc;
+    let finding = context.finding("P064").from_fact(fact);
+    match fact.value() {
+        None => finding.not_applicable("its version is not told"),
+        Some(version) if numbers(version) < vec![2, 28] => finding
+            .outcome(Status::Fail, &GLIBC)
+            .saw(version.clone(), "2.28 or newer")
+            .remedy("Use a newer image.", &[]),
+        Some(version) => finding.saw(version.clone(), ""),
+    }
+}

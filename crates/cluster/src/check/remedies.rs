@@ -1,0 +1,125 @@
+//! Remedies that several checks share, for each kind of node.
+
+use crate::facts::{Facts, RegistryDwords};
+use crate::finding::{Manager, Remedy};
+
+fn remedy(manager: Manager, text: &str, steps: Vec<String>) -> Remedy {
+    Remedy { manager: Some(manager), text: text.to_owned(), steps }
+}
+
+/// The value that `RegistryDwords` should have: what is there stays.
+pub(super) fn registry_dwords(facts: &Facts) -> String {
+    let now = facts
+        .driver
+        .params
+        .value()
+        .and_then(|params| params.get("RegistryDwords"))
+        .map_or("", String::as_str);
+    let mut entries = RegistryDwords::parse(now).0;
+    entries.insert("PeerMappingOverride".to_owned(), "1".to_owned());
+    let entries: Vec<String> = entries.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    entries.join(";") + ";"
+}
+
+/// Sets both driver keys. They belong together, so that one reboot or recycle mends both.
+pub(super) fn driver_keys(facts: &Facts) -> Vec<Remedy> {
+    let dwords = registry_dwords(facts);
+    let keys = format!("NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"{dwords}\"");
+    vec![
+        remedy(
+            Manager::Machine,
+            "Give the driver both keys and load it anew: a full reboot (of a virtual machine: stop and start) is the sure way.",
+            vec![
+                format!("echo 'options nvidia {keys}' | sudo tee /etc/modprobe.d/nvidia-expertrail.conf"),
+                "sudo update-initramfs -u      # Debian, Ubuntu; on RHEL: sudo dracut -f".to_owned(),
+                "sudo reboot".to_owned(),
+                "grep -E 'EnableStreamMemOPs|RegistryDwords:' /proc/driver/nvidia/params      # then: 1, and PeerMappingOverride=1".to_owned(),
+            ],
+        ),
+        operator(&dwords),
+        remedy(
+            Manager::Container,
+            "The keys belong to the driver of the host; nothing inside a container changes them. Ask whoever administers the node to load the driver with them.",
+            vec![format!("options nvidia {keys}")],
+        ),
+    ]
+}
+
+/// ConfigMap, one merge patch, recycled driver pods.
+fn operator(dwords: &str) -> Remedy {
+    remedy(
+        Manager::Operator,
+        "Through the GPU Operator: both keys in a ConfigMap, one single merge patch (a part of it leaves the driver inconsistent), then recycle the driver pods, with no GPU workload on the nodes.",
+        vec![
+            format!("printf '%s\\n' 'NVreg_EnableStreamMemOPs=1' 'NVreg_RegistryDwords=\"{dwords}\"' > nvidia.conf"),
+            "kubectl get nvidiadriver      # the resource of this kind of GPU whose STATUS is ready; if it names a kernelModuleConfig already, put the lines there".to_owned(),
+            "kubectl -n nvidia-gpu-operator create configmap nvidia-kernel-params --from-file=nvidia.conf".to_owned(),
+            "kubectl patch nvidiadriver NAME --type=merge -p '{\"spec\":{\"kernelModuleConfig\":{\"name\":\"nvidia-kernel-params\"},\"rdma\":{\"enabled\":true},\"gdrcopy\":{\"enabled\":true,\"repository\":\"nvcr.io/nvidia/cloud-native\",\"image\":\"gdrdrv\",\"version\":\"v2.5.1\"}}}'".to_owned(),
+            "kubectl -n nvidia-gpu-operator delete pod -l app.kubernetes.io/component=nvidia-driver".to_owned(),
+            "expertrail check --kube      # after 60 to 90 s: pods 3/3, params=2/2 modules=2/2".to_owned(),
+        ],
+    )
+}
+
+/// Loads a module now and at boot.
+pub(super) fn module(facts: &Facts, module: &str, package: &str) -> Vec<Remedy> {
+    vec![
+        remedy(
+            Manager::Machine,
+            &format!("Load {module} now and at every boot."),
+            vec![
+                format!("sudo modprobe {module}      # not found? {package}"),
+                format!("echo {module} | sudo tee /etc/modules-load.d/{module}.conf"),
+            ],
+        ),
+        operator(&registry_dwords(facts)),
+        remedy(
+            Manager::Container,
+            &format!(
+                "{module} is a module of the host's kernel; ask whoever administers the node to load it."
+            ),
+            vec![format!("modprobe {module}")],
+        ),
+    ]
+}
+
+/// Lifts the limit of locked memory.
+pub(super) fn locked_memory(daemon: &str) -> Vec<Remedy> {
+    let drop_in = |unit: &str| {
+        vec![
+            format!("sudo mkdir -p /etc/systemd/system/{unit}.service.d"),
+            format!(
+                "printf '[Service]\\nLimitMEMLOCK=infinity\\n' | sudo tee /etc/systemd/system/{unit}.service.d/memlock.conf"
+            ),
+            format!("sudo systemctl daemon-reload && sudo systemctl restart {unit}"),
+        ]
+    };
+    let unit = if daemon.is_empty() { "containerd" } else { daemon };
+    let mut node = vec!["kubectl drain NODE --ignore-daemonsets      # nothing may run on it".to_owned()];
+    node.extend(drop_in(unit));
+    node.push("kubectl uncordon NODE".to_owned());
+    let machine = if daemon.is_empty() {
+        vec![
+            "ulimit -l unlimited      # this shell, as far as the hard limit allows".to_owned(),
+            "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' | sudo tee /etc/security/limits.d/memlock.conf      # next logins".to_owned(),
+        ]
+    } else {
+        drop_in(daemon)
+    };
+    vec![
+        remedy(Manager::Machine, "Lift the limit of locked memory.", machine),
+        remedy(
+            Manager::Operator,
+            "Lift the limit for the container runtime of the node, or give the pod the capability IPC_LOCK.",
+            node,
+        ),
+        remedy(
+            Manager::Container,
+            "Give the container no limit, or the capability IPC_LOCK.",
+            vec![
+                "docker run --ulimit memlock=-1 --cap-add IPC_LOCK ...".to_owned(),
+                "Kubernetes: securityContext: {capabilities: {add: [IPC_LOCK]}}".to_owned(),
+            ],
+        ),
+    ]
+}
