@@ -21,7 +21,7 @@ pub fn line(finding: &Finding) -> String {
 }
 
 /// Control characters of files and kernels must not reach a terminal.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

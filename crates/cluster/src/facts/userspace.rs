@@ -14,6 +14,8 @@ pub struct Userspace {
     pub wheels: Fact<Vec<Wheel>>,
     /// DeepEP, where its package or extension was found. Several installs are several entries.
     pub deep_ep: Vec<DeepEp>,
+    /// `NVSHMEM_` variables that are set and that neither the NVSHMEM library which loads nor its plugins have a name for.
+    pub ignored_variables: Fact<Vec<String>>,
     /// `/usr/local/cuda/version.json` or the toolkit's folder name.
     pub cuda_toolkit: Fact<String>,
 }
@@ -98,6 +100,8 @@ pub struct DeepEp {
     pub indexing: Vec<QpIndexing>,
     /// `NVSHMEM_MAX_TEAMS` that its `buffer.py` writes.
     pub max_teams: Option<u32>,
+    /// Symbols of NVSHMEM that the extension wants and the library that loads does not have.
+    pub missing_symbols: Vec<String>,
     /// It has the host-proxy patch for EFA (`nvshmemx_qp_*` calls).
     pub efa_patch: Option<bool>,
 }

@@ -1,10 +1,14 @@
-//! Compatibility of the loaded versions.
+//! Compatibility of the loaded versions: a table of what is known good and known bad, with a source for each row, and the verdict over
+//! what loads. "Newer is safe" is no rule here: the table has counter-examples.
 
-use crate::check::Target;
-use crate::facts::Facts;
-use crate::finding::Finding;
+mod findings;
+mod matrix;
+mod question;
+mod text;
+mod verdict;
 
-/// Findings about the loaded versions.
-pub fn findings(_facts: &Facts, _target: Target) -> Vec<Finding> {
-    Vec::new()
-}
+pub use findings::{CAUSES, findings};
+pub use matrix::{Commit, Matrix, Row, matrix};
+pub use question::{KEYS, Known, Question, Transport};
+pub use text::text;
+pub use verdict::{Judgement, Match, Verdict, judge};

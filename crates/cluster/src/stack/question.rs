@@ -1,0 +1,360 @@
+//! What is known of a stack: keys with values, and where each is from.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::matrix::{compare, matrix};
+use crate::facts::{Facts, Userspace};
+
+/// Transport between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// NVSHMEM's GPU-initiated transport over InfiniBand or RoCE.
+    Ibgda,
+    /// NVSHMEM's libfabric transport over EFA.
+    Efa,
+    /// One node only.
+    None,
+}
+
+/// Every key, with what it says; `--versions` takes them.
+pub const KEYS: &[(&str, &str)] = &[
+    ("deep_ep", "version of DeepEP, as 1.2.1+4214430"),
+    ("commit", "commit of DeepEP (first seven digits count)"),
+    ("564", "whether pull request 564 is in: yes or no"),
+    ("line", "v1, hybrid-ep or v2"),
+    ("links_nvshmem", "whether the extension was built with NVSHMEM: yes or no"),
+    ("efa_patch", "whether AWS's patch for EFA is in: yes or no"),
+    ("max_teams", "what buffer.py writes into NVSHMEM_MAX_TEAMS"),
+    ("aggressive_ptx", "on or off, as built"),
+    ("arch", "whether the extension has code for this GPU: ok or missing"),
+    ("symbols", "whether NVSHMEM has the symbols the extension wants: ok or missing"),
+    ("dispatcher", "deepep or hybridep"),
+    ("nvshmem", "version of the NVSHMEM host library that loads"),
+    ("nvshmem_device", "version of the NVSHMEM device library in the extension"),
+    ("device_host", "whether both are the same: same or differ"),
+    ("transport", "ibgda, efa or none"),
+    ("nccl", "version of NCCL that loads, or none"),
+    ("nccl_built", "version of NCCL the extension was compiled with"),
+    ("cuda", "version of CUDA, as 13.0"),
+    ("cuda_major", "whether NVSHMEM's wheel is for torch's CUDA: same or differ"),
+    ("torch", "version of PyTorch"),
+    ("sm", "architecture of the GPUs, as 90"),
+    ("gdrdrv", "version of GDRCopy's module"),
+    ("driver", "version of the NVIDIA driver"),
+    ("roce", "whether the rails are Ethernet: yes or no"),
+    ("nic", "kind of the rails: mlx5, efa or other"),
+    ("libmlx5_1_25", "whether libmlx5 has the symbols of MLX5_1.25: yes or no"),
+];
+
+/// A value and where it is from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The value.
+    pub value: String,
+    /// Where it is from.
+    pub source: String,
+}
+
+/// What is known of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Question {
+    /// By key.
+    pub known: BTreeMap<String, Known>,
+    /// 564 was judged by the commit alone, which a patch may have changed.
+    pub commit_alone: bool,
+    /// What else should be said: several copies, a false variable.
+    pub notes: Vec<String>,
+    /// GPU code of the extension: architecture, and whether it is PTX.
+    pub archs: Vec<(u32, bool)>,
+}
+
+impl Question {
+    /// Sets `key`, unless it is set by something stronger.
+    pub fn set(&mut self, key: &str, value: impl Into<String>, source: impl Into<String>) {
+        let known = Known { value: value.into(), source: source.into() };
+        self.known.entry(key.to_owned()).or_insert(known);
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.known.get(key).map(|known| known.value.as_str())
+    }
+
+    /// From `key=value,key=value`.
+    ///
+    /// # Errors
+    /// A key that is not known, or an entry without `=`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut question = Self::default();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let (key, value) = entry.split_once('=').ok_or_else(|| format!("`{entry}` is not KEY=VALUE"))?;
+            if !KEYS.iter().any(|(known, _)| *known == key) {
+                let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+                return Err(format!("`{key}` is no key; there are {}", keys.join(", ")));
+            }
+            question.set(key, value.trim(), "given");
+        }
+        question.derive();
+        Ok(question)
+    }
+
+    /// From what was read of a node or an image.
+    pub fn of(userspace: &Userspace, facts: Option<&Facts>, transport: Option<Transport>) -> Self {
+        let mut question = Self::default();
+        question.libraries(userspace);
+        question.deep_ep(userspace);
+        if let Some(facts) = facts {
+            question.node(facts);
+        }
+        if let Some(transport) = transport {
+            let name = match transport {
+                Transport::Ibgda => "ibgda",
+                Transport::Efa => "efa",
+                Transport::None => "none",
+            };
+            question.set("transport", name, "--transport");
+        }
+        question.derive();
+        question
+    }
+
+    fn libraries(&mut self, userspace: &Userspace) {
+        for library in &userspace.libraries {
+            let key = match library.name.as_str() {
+                "libnvshmem_host.so.3" => "nvshmem",
+                "libnccl.so.2" => "nccl",
+                _ => continue,
+            };
+            if let Some(chosen) = library.chosen.value()
+                && let Some(version) = &chosen.version
+            {
+                self.set(
+                    key,
+                    version.text.clone(),
+                    format!("{} ({}; {})", chosen.path, version.how, library.how),
+                );
+            }
+            let versions: Vec<String> = library
+                .copies
+                .iter()
+                .map(|copy| {
+                    format!(
+                        "{} {}",
+                        copy.version.as_ref().map_or("of unknown version", |v| v.text.as_str()),
+                        copy.path
+                    )
+                })
+                .collect();
+            if versions.len() > 1 {
+                self.notes.push(format!(
+                    "{} copies of {}: {}",
+                    versions.len(),
+                    library.name,
+                    versions.join("; ")
+                ));
+            }
+        }
+        let wheels = userspace.wheels.value().map(Vec::as_slice).unwrap_or_default();
+        let wheel = |name: &str| wheels.iter().find(|wheel| wheel.name.starts_with(name));
+        if let Some(torch) = wheel("torch") {
+            self.set("torch", torch.version.clone(), torch.path.clone());
+            if let Some(cuda) =
+                torch.version.split_once("+cu").map(|(_, digits)| digits).filter(|digits| digits.len() == 3)
+            {
+                self.set(
+                    "cuda",
+                    format!("{}.{}", &digits(cuda)[..2], &digits(cuda)[2..]),
+                    torch.path.clone(),
+                );
+            }
+        }
+        if let Some(version) = userspace.cuda_toolkit.value() {
+            self.set("cuda", version.clone(), userspace.cuda_toolkit.source.clone());
+        }
+        for wheel in wheels {
+            for open in wheel
+                .requires
+                .iter()
+                .filter(|line| line.contains("nvshmem") && line.contains(">=") && !line.contains('<'))
+            {
+                self.notes.push(format!("{} {} requires `{open}` without an upper bound: the next install may bring a version it does not serve", wheel.name, wheel.version));
+            }
+        }
+        let major = wheel("nvidia-nvshmem-cu").and_then(|wheel| {
+            Some((wheel.name.strip_prefix("nvidia-nvshmem-cu")?.to_owned(), wheel.path.clone()))
+        });
+        let cuda = self.get("cuda").and_then(|cuda| cuda.split('.').next()).map(str::to_owned);
+        if let (Some((major, path)), Some(cuda)) = (major, cuda) {
+            self.set("cuda_major", if major == cuda { "same" } else { "differ" }, path);
+        }
+    }
+
+    fn deep_ep(&mut self, userspace: &Userspace) {
+        let Some(found) = userspace.deep_ep.first() else { return };
+        if userspace.deep_ep.len() > 1 {
+            let paths: Vec<&str> = userspace.deep_ep.iter().map(|found| found.path.as_str()).collect();
+            self.notes.push(format!(
+                "{} installs of DeepEP: {}; the first is judged",
+                paths.len(),
+                paths.join(", ")
+            ));
+        }
+        let source = found.path.as_str();
+        let word = |flag: bool| if flag { "yes" } else { "no" };
+        if let Some(version) = &found.version {
+            self.set("deep_ep", version.clone(), source);
+        }
+        if let Some(commit) = &found.commit {
+            self.set("commit", commit.clone(), source);
+        }
+        if let Some(line) = &found.line {
+            self.set("line", line.clone(), source);
+        }
+        let extension = found.extension.as_deref().unwrap_or(source);
+        if let Some(links) = found.links_nvshmem {
+            self.set("links_nvshmem", word(links), extension);
+        }
+        if let Some(version) = &found.nvshmem_device {
+            self.set("nvshmem_device", version.clone(), extension);
+        }
+        if let Some(teams) = found.max_teams {
+            self.set("max_teams", teams.to_string(), format!("{source}/buffer.py"));
+        }
+        if let Some(off) = found.aggressive_ptx_disabled {
+            self.set("aggressive_ptx", if off { "off" } else { "on" }, source);
+        }
+        if let Some(patch) = found.efa_patch {
+            self.set("efa_patch", word(patch), source);
+        }
+        if let Some(best) = found.indexing.iter().min_by_key(|evidence| strength(&evidence.kind)) {
+            self.set("564", word(best.patched), best.evidence.clone());
+        }
+        if !found.missing_symbols.is_empty() {
+            self.set("symbols", "missing", format!("{extension} wants {}", found.missing_symbols.join(", ")));
+        }
+        if !found.archs.is_empty() {
+            self.archs = found.archs.iter().map(|arch| (arch.sm, arch.ptx)).collect();
+        }
+    }
+
+    fn node(&mut self, facts: &Facts) {
+        if let Some(gpu) = facts.nvml.value().and_then(|nvml| nvml.gpus.first())
+            && let Some((major, minor)) = gpu.compute
+        {
+            self.set("sm", format!("{major}{minor}"), "NVML");
+        }
+        // Without NVML the PCI ids of the GPUs that the documents speak of.
+        if let Some(id) = facts.pci.gpus().first().and_then(|gpu| gpu.device.as_deref()) {
+            let sm = match id {
+                "0x2330" | "0x2331" | "0x2335" => "90",
+                "0x2901" | "0x2941" => "100",
+                "0x3182" | "0x31c2" => "103",
+                _ => "",
+            };
+            if !sm.is_empty() {
+                self.set("sm", sm, format!("PCI id {id}"));
+            }
+        }
+        if let Some(version) = facts.driver.version.value() {
+            self.set("driver", version.version.clone(), facts.driver.version.source.clone());
+        }
+        if let Some(version) = facts.driver.gdrdrv_version.value() {
+            self.set("gdrdrv", version.clone(), facts.driver.gdrdrv_version.source.clone());
+        }
+        let topology = crate::topo::map(facts);
+        let rails: Vec<_> = topology.with(crate::topo::Role::Rail).collect();
+        if let Some(rail) = rails.first() {
+            let driver = facts
+                .rdma
+                .value()
+                .into_iter()
+                .flatten()
+                .find(|device| device.name == rail.name)
+                .and_then(|device| device.driver.as_deref());
+            let nic = match driver {
+                Some("mlx5_core") | None if !rail.efa => "mlx5",
+                _ if rail.efa => "efa",
+                _ => "other",
+            };
+            self.set("nic", nic, format!("rail {}", rail.name));
+            self.set(
+                "roce",
+                if !rail.efa && !rail.infiniband { "yes" } else { "no" },
+                format!("rail {}", rail.name),
+            );
+        }
+        if let Some(variables) = facts.environment.variables.value()
+            && let Some(claimed) = variables.get("NVSHMEM_VERSION")
+            && let Some(loaded) = self.get("nvshmem")
+            && compare(claimed, loaded).is_ne()
+        {
+            self.notes.push(format!("the variable NVSHMEM_VERSION says {claimed}, the library that loads says {loaded}; the library counts"));
+        }
+    }
+
+    /// What follows from what is known.
+    fn derive(&mut self) {
+        if let Some(version) = self.get("deep_ep").map(str::to_owned)
+            && let Some((_, local)) = version.split_once('+')
+        {
+            self.set("commit", local, "version of deep_ep");
+        }
+        let matrix = matrix();
+        let commit = self.get("commit").and_then(|commit| commit.get(..7)).map(str::to_owned);
+        if let Some((short, known)) = commit.as_deref().and_then(|short| matrix.commits.get_key_value(short))
+        {
+            if let Some(known) = self.known.get_mut("commit") {
+                known.value.clone_from(short);
+            }
+            self.set("line", known.line.clone(), format!("commit {short} ({})", known.note));
+            if !self.known.contains_key("564") {
+                self.commit_alone = true;
+                self.set(
+                    "564",
+                    if known.patched { "yes" } else { "no" },
+                    format!("commit {short} alone ({})", known.note),
+                );
+            }
+        }
+        if let (Some(device), Some(host)) = (self.get("nvshmem_device"), self.get("nvshmem")) {
+            let word = if compare(device, host).is_eq() { "same" } else { "differ" };
+            self.set("device_host", word, "device code of the extension against the library that loads");
+        }
+        if let Some(sm) = self.get("sm").and_then(|sm| sm.parse::<u32>().ok())
+            && !self.archs.is_empty()
+        {
+            // Code of an architecture runs on later minors of it; PTX on anything later.
+            let runs = self.archs.iter().any(|&(arch, ptx)| arch <= sm && (ptx || arch / 10 == sm / 10));
+            let list: Vec<String> = self
+                .archs
+                .iter()
+                .map(|(arch, ptx)| format!("{}_{arch}", if *ptx { "compute" } else { "sm" }))
+                .collect();
+            self.set(
+                "arch",
+                if runs { "ok" } else { "missing" },
+                format!("the extension has {}, the GPU is sm_{sm}", list.join(", ")),
+            );
+        }
+        if self.get("nic") == Some("efa") {
+            self.set("transport", "efa", "the rails are EFA");
+        }
+    }
+}
+
+fn digits(text: &str) -> &str {
+    if text.is_char_boundary(2) { text } else { "000" }
+}
+
+/// Evidence of pull request 564, strongest first.
+fn strength(kind: &str) -> u8 {
+    match kind {
+        "source" => 0,
+        "device-code" => 1,
+        "build-record" => 2,
+        _ => 3,
+    }
+}
