@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use expertrail_cluster::check::{self, Report, Target};
-use expertrail_cluster::collect;
+use expertrail_cluster::{collect, probe};
 
 use crate::node::{Source, Stop, check_output, finish, print, write_output};
 use crate::topo::profile;
@@ -44,6 +44,9 @@ pub(crate) struct CheckArgs {
     /// Provider profile to cross-check with: auto, none, an id (crusoe-b200, aws-p5en, ...) or a file.
     #[arg(long, value_name = "PROFILE", default_value = "auto")]
     profile: String,
+    /// Also run what a file cannot show: lock 1 GiB, GDRCopy, dma-buf export, opening RDMA devices, copies between GPUs.
+    #[arg(long, conflicts_with_all = ["facts", "root"])]
+    probe: bool,
     /// Exit 5 when there are warnings and nothing worse.
     #[arg(long)]
     strict: bool,
@@ -65,7 +68,10 @@ fn run(args: &CheckArgs) -> Result<u8, Stop> {
     let facts = args.source.read(&collect::Options::default())?;
     let profile = profile(&args.profile, &facts)?;
     let options = check::Options { target: args.target.into(), profile: profile.map(|(profile, _)| profile) };
-    let report = check::run(&facts, &options);
+    let mut report = check::run(&facts, &options);
+    if args.probe {
+        report = report.with(probe::run(&facts, &probe::Options::default()));
+    }
     show(args, &report)
 }
 

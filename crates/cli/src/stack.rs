@@ -35,7 +35,7 @@ pub(crate) struct StackArgs {
     /// An unpacked image to judge.
     #[arg(long, value_name = "DIR", group = "what")]
     image_root: Option<PathBuf>,
-    /// Versions to judge, KEY=VALUE,...: commit, 564=yes|no, nvshmem, nvshmem_device, line=v1|hybrid-ep|v2, nccl, cuda, torch, sm, driver,
+    /// Versions to judge, KEY=VALUE,...: commit, 564=yes|no, nvshmem, `nvshmem_device`, line=v1|hybrid-ep|v2, nccl, cuda, torch, sm, driver,
     /// gdrdrv and more (an unknown key lists them all).
     #[arg(long, value_name = "K=V,...", group = "what")]
     versions: Option<String>,

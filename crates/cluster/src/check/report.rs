@@ -90,6 +90,14 @@ impl Report {
         Self { schema, tool, node, target, managed, verdict, counts, findings }
     }
 
+    /// The same report with more findings.
+    #[must_use]
+    pub fn with(self, more: impl IntoIterator<Item = Finding>) -> Self {
+        let Self { node, target, managed, mut findings, .. } = self;
+        findings.extend(more);
+        Self::new(node, target, managed, findings)
+    }
+
     /// Exit code: 1 a failure, 3 something could not be judged, 5 warnings under `strict`, else 0.
     pub fn exit_code(&self, strict: bool) -> u8 {
         match self.verdict {

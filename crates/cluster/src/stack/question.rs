@@ -23,6 +23,8 @@ pub const KEYS: &[(&str, &str)] = &[
     ("deep_ep", "version of DeepEP, as 1.2.1+4214430"),
     ("commit", "commit of DeepEP (first seven digits count)"),
     ("564", "whether pull request 564 is in: yes or no"),
+    ("181", "whether pull request 181 is in: yes or no"),
+    ("630", "whether pull request 630 is in: yes or no"),
     ("line", "v1, hybrid-ep or v2"),
     ("links_nvshmem", "whether the extension was built with NVSHMEM: yes or no"),
     ("efa_patch", "whether AWS's patch for EFA is in: yes or no"),

@@ -87,7 +87,7 @@ pub fn parse_metadata(text: &str) -> Wheel {
             "Name" => wheel.name = normal(value),
             "Version" => value.clone_into(&mut wheel.version),
             "Requires-Dist" if ["nvshmem", "nccl", "torch"].iter().any(|word| value.contains(word)) => {
-                wheel.requires.push(value.to_owned())
+                wheel.requires.push(value.to_owned());
             }
             _ => {}
         }
