@@ -63,22 +63,34 @@ pub(crate) fn profile(
 
 fn run(args: &TopoArgs) -> Result<u8, Stop> {
     check_output(args.output.as_deref())?;
-    let rails = args.hca.as_deref().map(rails).transpose()?;
+    let named = args.hca.as_deref().map(rails).transpose()?;
+    let rails: Option<Vec<String>> =
+        named.as_ref().map(|named| named.iter().map(|(name, _)| name.clone()).collect());
     // NVML says nothing that the mapping needs.
     let options = collect::Options { without_nvml: true, ..collect::Options::default() };
     let facts = args.source.read(&options)?;
     let profile = profile(&args.profile, &facts)?;
     let topology = topo::map_with(&facts, rails.as_deref());
+    for (name, port) in named.iter().flatten() {
+        if let (Some(port), Some(nic)) = (port, topology.device(name))
+            && nic.port != *port
+        {
+            return Err(Stop::usage(format!(
+                "--hca: port {port} of {name}: its port with a link is {}",
+                nic.port
+            )));
+        }
+    }
     let findings =
         topo::findings(&topology, &facts, profile.as_ref().map(|(profile, _)| profile), Target::default());
     let bad: Vec<Finding> = findings
         .into_iter()
         .filter(|finding| matches!(finding.status, Status::Fail | Status::Warn))
         .collect();
-    let code = match (&topology.inconclusive, bad.iter().any(|finding| finding.status == Status::Fail)) {
-        (Some(_), _) => 3,
-        (None, true) => 1,
-        (None, false) => 0,
+    let code = match (bad.iter().any(|finding| finding.status == Status::Fail), &topology.inconclusive) {
+        (true, _) => 1,
+        (false, Some(_)) => 3,
+        (false, None) => 0,
     };
     let reason = || topology.inconclusive.as_deref().unwrap_or_default();
     let text = match args.emit {
@@ -90,9 +102,6 @@ fn run(args: &TopoArgs) -> Result<u8, Stop> {
             if !bad.is_empty() {
                 text.push('\n');
                 text.push_str(&render::findings(&bad));
-            }
-            if topology.inconclusive.is_none() {
-                text.push_str("\npins for each rank: expertrail topo --emit env\n");
             }
             text
         }
@@ -124,20 +133,28 @@ fn run(args: &TopoArgs) -> Result<u8, Stop> {
     Ok(code)
 }
 
-/// Device names of `--hca`.
-fn rails(list: &str) -> Result<Vec<String>, Stop> {
+/// Device names of `--hca`, with their ports where given.
+fn rails(list: &str) -> Result<Vec<(String, Option<u32>)>, Stop> {
     if list.starts_with('^') {
         return Err(Stop::usage(
             "--hca: name the rails; a list of what to leave out (`^`) is not known here",
         ));
     }
-    let entries = list.trim_start_matches('=').split(',');
-    let names: Vec<String> = entries
-        .map(|entry| entry.split(':').next().unwrap_or(entry).trim().to_owned())
-        .filter(|name| !name.is_empty())
-        .collect();
-    if names.is_empty() {
+    let mut named = Vec::new();
+    for entry in list.trim_start_matches('=').split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        let (name, port) = match entry.split_once(':') {
+            None => (entry, None),
+            Some((name, port)) => match port.parse() {
+                Ok(port) => (name, Some(port)),
+                Err(_) => {
+                    return Err(Stop::usage(format!("--hca: `{entry}`: a port is a number, as in mlx5_0:1")));
+                }
+            },
+        };
+        named.push((name.to_owned(), port));
+    }
+    if named.is_empty() {
         return Err(Stop::usage("--hca: an empty list"));
     }
-    Ok(names)
+    Ok(named)
 }

@@ -2,7 +2,7 @@
 //!
 //! An id is never used again for something else. Each part of this crate lists its own causes; [`all`] joins them.
 
-use crate::{check, compare, probe, stack, topo};
+use crate::{check, compare, kube, probe, stack, topo};
 
 /// A cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct CauseEntry {
 
 /// Every cause, by part.
 pub fn all() -> impl Iterator<Item = &'static CauseEntry> {
-    let parts: [&[&[CauseEntry]]; 5] =
-        [check::CAUSES, topo::CAUSES, stack::CAUSES, probe::CAUSES, compare::CAUSES];
+    let parts: [&[&[CauseEntry]]; 6] =
+        [check::CAUSES, topo::CAUSES, stack::CAUSES, kube::CAUSES, probe::CAUSES, compare::CAUSES];
     parts.into_iter().flatten().copied().flatten()
 }
 

@@ -10,6 +10,9 @@ use crate::facts::{Fact, Scope};
 /// The name of the findings document's version.
 pub const SCHEMA: &str = "expertrail.findings/1";
 
+/// The JSON Schema (draft 2020-12) of that document.
+pub const JSON_SCHEMA: &str = include_str!("../schema/expertrail.findings.1.schema.json");
+
 /// Outcome of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

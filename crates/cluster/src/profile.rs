@@ -1,12 +1,17 @@
 //! Provider profiles: what documents say of a kind of node. They cross-check what the hardware shows and never decide it, since the
 //! documents contradict each other (one calls `mlx5_12` a rail, another a virtual device).
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::facts::Facts;
+
+/// Bytes of a profile's file.
+const LARGEST: u64 = 1 << 20;
 
 /// A kind of node, as documents describe it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -124,8 +129,13 @@ pub fn get(name: &str) -> Result<Profile, ProfileError> {
 /// # Errors
 /// When it cannot be read or is no profile.
 pub fn load(path: &Path) -> Result<Profile, ProfileError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| ProfileError::Read { path: path.to_owned(), error })?;
+    let read = || {
+        let mut text = String::new();
+        // A profile is small; a device or a log of gigabytes is none.
+        File::open(path)?.take(LARGEST).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|error| ProfileError::Read { path: path.to_owned(), error })?;
     serde_json::from_str(&text).map_err(|error| ProfileError::Form { path: path.to_owned(), error })
 }
 

@@ -16,6 +16,9 @@ use crate::facts::{Fact, Scope};
 /// No file of `/proc` or `/sys`, and no configuration file, is near this; a larger one is not what it should be.
 pub const TEXT_LIMIT: u64 = 16 << 20;
 
+/// A file of one value is a page at most (`sysfs` gives no more), and so is a kernel's command line.
+const WORD_LIMIT: u64 = 64 << 10;
+
 /// More entries than any folder that is listed here has.
 const LIST_LIMIT: usize = 1 << 16;
 
@@ -73,15 +76,20 @@ impl Root {
 
     /// A text file, at most [`TEXT_LIMIT`] long. Bytes that are not UTF-8 become U+FFFD.
     pub fn text(&self, path: &str) -> Fact<String> {
-        self.bytes(path, TEXT_LIMIT).map(|bytes| match String::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-        })
+        self.text_up_to(path, TEXT_LIMIT)
     }
 
     /// A file of one value, without the white space around it.
     pub fn word(&self, path: &str) -> Fact<String> {
-        self.text(path).map(|text| text.trim().to_owned())
+        self.text_up_to(path, WORD_LIMIT).map(|text| text.trim().to_owned())
+    }
+
+    /// A text file of at most `limit` bytes. Bytes that are not UTF-8 become U+FFFD.
+    pub fn text_up_to(&self, path: &str, limit: u64) -> Fact<String> {
+        self.bytes(path, limit).map(|bytes| match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        })
     }
 
     /// A file's bytes, of which there may be at most `limit`.

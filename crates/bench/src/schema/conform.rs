@@ -76,9 +76,11 @@ impl Check<'_> {
             "$schema" | "$id" | "$defs" | "title" | "description" => {}
             "$ref" => self.reference(rule, value, place),
             "type" => {
-                let name = rule.as_str().unwrap_or("a type this check does not know");
-                if !is_type(name, value) {
-                    self.report(place, &format!("{name} wanted, {} found", kind(value)));
+                let one_of = rule.as_array().map_or(std::slice::from_ref(rule), Vec::as_slice);
+                if !one_of.iter().any(|rule| rule.as_str().is_some_and(|name| is_type(name, value))) {
+                    let names: Vec<&str> =
+                        one_of.iter().map(|rule| rule.as_str().unwrap_or("a type not known here")).collect();
+                    self.report(place, &format!("{} wanted, {} found", names.join(" or "), kind(value)));
                 }
             }
             "const" => {
@@ -205,6 +207,15 @@ mod tests {
         assert!(violations(&json!({"$ref": "#"}), &json!(1))[0].contains("itself"));
         assert_eq!(violations(&json!(true), &json!(1)), Vec::<String>::new());
         assert_eq!(violations(&json!(false), &json!(1)).len(), 1);
+    }
+
+    #[test]
+    fn one_of_several_types() {
+        let schema = json!({"type": ["string", "null"]});
+        assert_eq!(violations(&schema, &json!("a")), Vec::<String>::new());
+        assert_eq!(violations(&schema, &json!(null)), Vec::<String>::new());
+        assert_eq!(violations(&schema, &json!(1)), ["the document: string or null wanted, number found"]);
+        assert_eq!(violations(&json!({"type": ["text"]}), &json!("a")).len(), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod host;
 mod limits;
 mod modules;
 mod rdma;
-mod remedies;
+pub(crate) mod remedies;
 mod report;
 mod target;
 mod variables;

@@ -62,7 +62,7 @@ fn operator(dwords: &str) -> Remedy {
 }
 
 /// Loads a module now and at boot.
-pub(super) fn module(facts: &Facts, module: &str, package: &str) -> Vec<Remedy> {
+pub(crate) fn module(facts: &Facts, module: &str, package: &str) -> Vec<Remedy> {
     vec![
         remedy(
             Manager::Machine,
@@ -84,7 +84,7 @@ pub(super) fn module(facts: &Facts, module: &str, package: &str) -> Vec<Remedy> 
 }
 
 /// Lifts the limit of locked memory.
-pub(super) fn locked_memory(daemon: &str) -> Vec<Remedy> {
+pub(crate) fn locked_memory(daemon: &str) -> Vec<Remedy> {
     let drop_in = |unit: &str| {
         vec![
             format!("sudo mkdir -p /etc/systemd/system/{unit}.service.d"),

@@ -1,6 +1,6 @@
 //! The NVIDIA driver's parameters, version and modprobe options.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::{Driver, DriverVersion, Fact, Flavour, ModprobeOption};
 use crate::root::Root;
@@ -13,6 +13,13 @@ const MODPROBE: [&str; 5] = [
     "/usr/lib/modprobe.d",
     "/lib/modprobe.d",
 ];
+
+/// The driver prints some 45 parameters.
+const PARAMS: usize = 1024;
+
+/// More files and options than any configuration has.
+const FILES: usize = 1024;
+const OPTIONS: usize = 4096;
 
 /// Reads everything of the driver.
 pub(super) fn driver(root: &Root) -> Driver {
@@ -29,8 +36,11 @@ pub(super) fn driver(root: &Root) -> Driver {
 /// `Key: value` lines; quotes around a value are removed.
 ///
 /// # Errors
-/// When no line has that form.
+/// When no line has that form, or far too many have it.
 pub fn params(text: &str) -> Result<BTreeMap<String, String>, String> {
+    if text.lines().nth(PARAMS).is_some() {
+        return Err(format!("more than {PARAMS} lines: not what the driver prints"));
+    }
     let all: BTreeMap<String, String> = text
         .lines()
         .filter_map(|line| line.split_once(':'))
@@ -76,15 +86,15 @@ fn unquote(text: &str) -> &str {
 
 fn configured(root: &Root) -> Fact<Vec<ModprobeOption>> {
     let mut options = Vec::new();
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     let mut unreadable = None;
     for folder in MODPROBE {
         let names = root.list(folder);
         for name in names.value().into_iter().flatten().filter(|name| has_extension(name)) {
-            if seen.contains(name) {
+            // The first folder's file of a name hides the others'.
+            if seen.len() == FILES || options.len() >= OPTIONS || !seen.insert(name.clone()) {
                 continue;
             }
-            seen.push(name.clone());
             let path = format!("{folder}/{name}");
             let text = root.text(&path);
             match text.value() {
@@ -93,14 +103,32 @@ fn configured(root: &Root) -> Fact<Vec<ModprobeOption>> {
             }
         }
     }
+    let command = root.word("/proc/cmdline");
+    options.extend(cmdline(command.value().map_or("", String::as_str)));
     let (source, scope) = (MODPROBE[0], root.scope(MODPROBE[0]));
     match unreadable {
         Some(path) if options.is_empty() => {
             Fact::unreadable(format!("{path} could not be read"), source, scope)
         }
-        _ if seen.is_empty() => Fact::absent(source, scope),
+        _ if seen.is_empty() && options.is_empty() => Fact::absent(source, scope),
         _ => Fact::read(options, source, scope),
     }
+}
+
+/// Options that the kernel's command line has for the driver: `nvidia.NVreg_EnableStreamMemOPs=1`.
+pub fn cmdline(text: &str) -> Vec<ModprobeOption> {
+    let options = words(text).into_iter().filter_map(|word| {
+        let (module, option) = word.split_once('.').filter(|(module, _)| module.starts_with("nvidia"))?;
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        Some(ModprobeOption {
+            file: "/proc/cmdline".to_owned(),
+            line: 1,
+            module: module.replace('-', "_"),
+            key: key.to_owned(),
+            value: value.to_owned(),
+        })
+    });
+    options.take(OPTIONS).collect()
 }
 
 /// Options for `nvidia` and its modules; also lines that name the driver's keys without `options nvidia`.
@@ -116,7 +144,7 @@ pub fn modprobe(text: &str, file: &str) -> Vec<ModprobeOption> {
         let ours = module.is_empty()
             || module.starts_with("nvidia")
             || ["gdrdrv", "efa", "mlx5_core"].contains(&module.as_str());
-        for word in rest.iter().filter(|_| ours) {
+        for word in rest.iter().filter(|_| ours).take(OPTIONS.saturating_sub(found.len())) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             found.push(ModprobeOption {
                 file: file.to_owned(),
@@ -200,6 +228,15 @@ mod tests {
         .unwrap();
         assert_eq!((closed.version.as_str(), closed.flavour), ("550.54.15", Flavour::Proprietary));
         assert!(version("").is_err());
+    }
+
+    #[test]
+    fn options_of_the_command_line() {
+        let found =
+            cmdline("BOOT_IMAGE=/v ro nvidia.NVreg_EnableStreamMemOPs=1 nvidia-drm.modeset=1 x.nvidia=2");
+        let short: Vec<_> =
+            found.iter().map(|o| (o.module.as_str(), o.key.as_str(), o.value.as_str())).collect();
+        assert_eq!(short, [("nvidia", "NVreg_EnableStreamMemOPs", "1"), ("nvidia_drm", "modeset", "1")]);
     }
 
     #[test]

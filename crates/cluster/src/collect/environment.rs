@@ -6,7 +6,7 @@ use crate::facts::{CgroupHint, Environment, Fact, Scope, SlurmEnv};
 use crate::root::Root;
 
 /// Variables of these beginnings decide which library, NIC or transport is used.
-const DECIDE: [&str; 16] = [
+const DECIDE: [&str; 17] = [
     "NCCL_",
     "NVSHMEM_",
     "NVSHMEMX_",
@@ -22,11 +22,13 @@ const DECIDE: [&str; 16] = [
     "MLX5_",
     "EXPERTRAIL_",
     "IBV_",
-    "DISABLE_",
+    "RDMAV_",
+    "DISABLE_AGGRESSIVE_",
 ];
 
 /// Variables of these names, too.
-const DECIDE_WHOLE: [&str; 6] = [
+const DECIDE_WHOLE: [&str; 7] = [
+    "NODE_NAME",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
     "TORCH_CUDA_ARCH_LIST",
@@ -38,9 +40,17 @@ const DECIDE_WHOLE: [&str; 6] = [
 /// Parts of names whose values are nobody's business.
 const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSW", "KEY", "CREDENTIAL"];
 
-/// Folders that the GPU Operator's driver and validator containers make on a node.
-const OPERATOR: [&str; 4] =
-    ["/run/nvidia/driver", "/run/nvidia/validations", "/run/nvidia/mofed", "/usr/local/nvidia/toolkit"];
+/// What the GPU Operator's driver, toolkit and validator containers make on a node.
+const OPERATOR: [&str; 5] = [
+    "/run/nvidia/driver",
+    "/run/nvidia/validations",
+    "/run/nvidia/mofed",
+    "/run/nvidia/toolkit",
+    "/usr/local/nvidia/toolkit",
+];
+
+/// Where the operator's validator says whose driver it found (`IS_HOST_DRIVER=true` or `false`).
+const DRIVER_READY: &str = "/run/nvidia/validations/driver-ready";
 
 /// A captured tree's variables.
 const ENVIRON: &str = "/environ.txt";
@@ -58,11 +68,20 @@ pub(super) fn variables(root: &Root) -> Fact<BTreeMap<String, String>> {
     })
 }
 
+/// Variables are read before it is known whose they are.
+pub(super) fn with_scope(
+    mut variables: Fact<BTreeMap<String, String>>,
+    scope: Scope,
+) -> Fact<BTreeMap<String, String>> {
+    variables.scope = scope;
+    variables
+}
+
 /// Whether the reader is in a container, and by what sign.
 pub(super) fn container(root: &Root, variables: &Fact<BTreeMap<String, String>>) -> Fact<CgroupHint> {
     let inside =
         |sign: String, source: &str| Fact::read(CgroupHint { inside: true, sign }, source, Scope::Container);
-    for sign in ["/.dockerenv", "/run/.containerenv"] {
+    for sign in ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"] {
         if root.exists(sign) {
             return inside(format!("{sign} exists"), sign);
         }
@@ -96,12 +115,42 @@ pub fn cgroup_sign(text: &str) -> Option<String> {
     Some(format!("process 1 is in the group {}", line.rsplit(':').next().unwrap_or(line)))
 }
 
-/// A container's root is an overlay; a live host's hardly ever (live images have one, of `/cow`, which is no container's).
+/// A container's root is an overlay, or (Enroot) a folder of a disk. A host's hardly ever: live images and diskless nodes have overlays
+/// whose source names them, and btrfs and `OSTree` boot from a folder.
 pub fn mount_sign(text: &str) -> Option<String> {
-    let root = text.lines().find(|line| line.split_whitespace().nth(4) == Some("/"))?;
-    let (_, after) = root.split_once(" - ")?;
-    let kind = after.split_whitespace().next()?;
-    (kind == "overlay" && !after.contains("/cow")).then(|| "the root file system is an overlay".to_owned())
+    // id parent major:minor ROOT MOUNT options... - TYPE SOURCE options; of several mounts over `/` the last is seen.
+    let mounted = |line: &&str| line.split_whitespace().nth(4) == Some("/");
+    let line = text.lines().rfind(mounted)?;
+    let folder = line.split_whitespace().nth(3)?;
+    let mut after = line.split_once(" - ")?.1.split_whitespace();
+    let (kind, source) = (after.next()?, after.next().unwrap_or_default());
+    if matches!(kind, "overlay" | "fuse.fuse-overlayfs" | "aufs") {
+        let host = ["/cow", "overlayroot", "airootfs", "LiveOS_rootfs"].contains(&source);
+        return (!host).then(|| "the root file system is an overlay".to_owned());
+    }
+    let boots_so = kind == "btrfs" || folder.contains("/ostree/");
+    (folder != "/" && !boots_so).then(|| format!("the root file system is the folder {folder} of a disk"))
+}
+
+/// Whether the validator found a driver that the host installed, so that the operator does not manage it.
+pub fn is_host_driver(text: &str) -> bool {
+    text.lines().any(|line| line.trim().eq_ignore_ascii_case("IS_HOST_DRIVER=true"))
+}
+
+/// Signs that an operator manages the driver. An operator that found the host's own driver leaves its folders too, and manages none.
+fn operator(root: &Root) -> Fact<Vec<String>> {
+    let scope = root.scope("/run/nvidia");
+    let ready = root.word(DRIVER_READY);
+    if ready.value().is_some_and(|text| is_host_driver(text)) {
+        return Fact::read(Vec::new(), DRIVER_READY, scope);
+    }
+    let signs: Vec<String> =
+        OPERATOR.into_iter().filter(|path| root.exists(path)).map(str::to_owned).collect();
+    if signs.is_empty() && !root.exists("/run") {
+        // A captured tree without `/run` says nothing of it.
+        return Fact::absent("/run", scope);
+    }
+    Fact::read(signs, "/run/nvidia", scope)
 }
 
 /// Reads the rest, from `variables` and `container` as read before.
@@ -112,15 +161,13 @@ pub(super) fn environment(
 ) -> Environment {
     let get =
         |all: &BTreeMap<String, String>, name: &str| all.get(name).filter(|value| !value.is_empty()).cloned();
-    let signs: Vec<String> =
-        OPERATOR.into_iter().filter(|path| root.exists(path)).map(str::to_owned).collect();
     Environment {
         container,
         kubernetes: variables.clone().map(|all| all.contains_key("KUBERNETES_SERVICE_HOST")),
         slurm: variables
             .clone()
             .map(|all| SlurmEnv { job: get(&all, "SLURM_JOB_ID"), step: get(&all, "SLURM_STEP_ID") }),
-        operator_signs: Fact::read(signs, "/run/nvidia", root.scope("/run/nvidia")),
+        operator_signs: operator(root),
         enroot: variables.clone().map(|all| {
             all.into_keys().filter(|name| name.starts_with("ENROOT_") || name.starts_with("PYXIS_")).collect()
         }),
@@ -135,7 +182,9 @@ fn kept(all: BTreeMap<String, String>) -> BTreeMap<String, String> {
             DECIDE.iter().any(|start| name.starts_with(start)) || DECIDE_WHOLE.contains(&name.as_str())
         })
         .map(|(name, value)| {
-            let secret = SECRET.iter().any(|part| name.to_ascii_uppercase().contains(part));
+            // NCCL_IB_PKEY and its like name a partition of the fabric.
+            let upper = name.to_ascii_uppercase().replace("IB_PKEY", "");
+            let secret = SECRET.iter().any(|part| upper.contains(part));
             (name, if secret { "(not kept)".to_owned() } else { value })
         })
         .collect()
@@ -153,14 +202,36 @@ mod tests {
         assert_eq!(mount_sign("1 2 8:1 / / rw - ext4 /dev/sda1 rw\n"), None);
         assert_eq!(mount_sign("1 2 0:1 / / rw - overlay /cow rw\n"), None);
         assert_eq!(mount_sign("1 2 8:1 / /mnt rw - overlay overlay rw\n"), None);
+        assert_eq!(mount_sign("1 2 0:1 / / rw - overlay overlayroot rw\n"), None);
+        assert!(mount_sign("1 2 8:1 /enroot/data/pyxis_12.0 / rw - ext4 /dev/md0 rw\n").is_some());
+        assert_eq!(mount_sign("1 2 0:30 /@ / rw - btrfs /dev/sda2 rw\n"), None);
+        assert_eq!(mount_sign("1 2 8:4 /ostree/deploy/rhcos/deploy/1.0 / rw - xfs /dev/sda4 rw\n"), None);
+        // The later mount hides the first.
+        assert!(
+            mount_sign("1 1 0:2 / / rw - rootfs rootfs rw\n2 1 0:9 / / rw - overlay overlay rw\n").is_some()
+        );
+        assert_eq!(mount_sign("1 2 8:1 / /"), None);
+    }
+
+    #[test]
+    fn whose_driver_the_operator_found() {
+        assert!(is_host_driver("IS_HOST_DRIVER=true\nNVIDIA_DRIVER_ROOT=/\n"));
+        assert!(!is_host_driver("IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/run/nvidia/driver\n"));
     }
 
     #[test]
     fn secrets_stay_where_they_are() {
-        let all =
-            [("NCCL_DEBUG", "WARN"), ("NVIDIA_API_KEY", "x"), ("EXPERTRAIL_TOKEN", "y"), ("HOME", "/root")];
+        let all = [
+            ("NCCL_DEBUG", "WARN"),
+            ("NVIDIA_API_KEY", "x"),
+            ("EXPERTRAIL_TOKEN", "y"),
+            ("HOME", "/root"),
+            ("NCCL_IB_PKEY", "0x8005"),
+            ("DISABLE_TELEMETRY", "1"),
+        ];
         let kept = kept(all.map(|(a, b)| (a.to_owned(), b.to_owned())).into());
-        assert_eq!(kept.len(), 3);
+        assert_eq!(kept.len(), 4);
+        assert_eq!(kept["NCCL_IB_PKEY"], "0x8005");
         assert_eq!(kept["NCCL_DEBUG"], "WARN");
         assert_eq!(kept["NVIDIA_API_KEY"], "(not kept)");
         assert_eq!(kept["EXPERTRAIL_TOKEN"], "(not kept)");

@@ -13,10 +13,19 @@ use crate::root::Root;
 /// The ring buffer of a kernel is a few MiB at most.
 const LIMIT: usize = 32 << 20;
 
-/// Reads the kernel log: of a live machine `/dev/kmsg`, of a captured tree `kmsg.txt` (what `dmesg` prints).
+/// As many records as fit into the largest ring buffer; a log that grows as fast as it is read must not hold the reader.
+const RECORDS: usize = 1 << 20;
+
+/// Reads the kernel log: of a live machine `/dev/kmsg`, of a captured tree `kmsg.txt` (what `dmesg` prints) or `var/log/dmesg`.
 pub(super) fn xids(root: &Root) -> Fact<Vec<Xid>> {
-    let text = if root.is_live() { live(root) } else { root.text("/kmsg.txt") };
+    let text = if root.is_live() { live(root) } else { captured(root) };
     text.map(|text| parse(&text))
+}
+
+fn captured(root: &Root) -> Fact<String> {
+    let given = root.text_up_to("/kmsg.txt", LIMIT as u64);
+    let boot = root.text_up_to("/var/log/dmesg", LIMIT as u64);
+    if given.is_absent() && boot.value().is_some() { boot } else { given }
 }
 
 /// A read of `/dev/kmsg` gives one record, and would wait at the end.
@@ -30,7 +39,10 @@ fn live(root: &Root) -> Fact<String> {
     };
     let mut text = String::new();
     let mut record = vec![0; 8192];
-    while text.len() < LIMIT {
+    for _ in 0..RECORDS {
+        if text.len() >= LIMIT {
+            break;
+        }
         match file.read(&mut record) {
             Ok(0) => break,
             Ok(count) => text.push_str(&String::from_utf8_lossy(record.get(..count).unwrap_or_default())),

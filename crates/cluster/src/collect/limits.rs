@@ -1,5 +1,7 @@
 //! Limits and capabilities, of this process and of the daemons that start jobs.
 
+use std::collections::BTreeMap;
+
 use crate::facts::{Fact, Limit, Limits, ProcessLimit};
 use crate::root::Root;
 
@@ -12,18 +14,21 @@ const DAEMONS: [&str; 5] = ["containerd", "kubelet", "slurmd", "crio", "dockerd"
 const UNITS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 
+/// More files than any unit has beside it.
+const DROP_INS: usize = 256;
+
 /// More processes than a node has: a listing beyond is hostile.
 const PROCESSES: usize = 1 << 16;
 
-/// Reads all limits.
-pub(super) fn limits(root: &Root) -> Limits {
+/// Reads all limits. `processes` is `/proc`.
+pub(super) fn limits(root: &Root, processes: &Fact<Vec<(u32, String)>>) -> Limits {
     let limits = root.text("/proc/self/limits");
     let status = root.text("/proc/self/status");
     Limits {
         memlock: limits.clone().parse(|text| parse_limit(&text, "Max locked memory")),
         nofile: limits.parse(|text| parse_limit(&text, "Max open files")),
         capabilities: status.parse(|text| parse_capabilities(&text)),
-        daemons: daemons(root),
+        daemons: daemons(root, processes),
         configured: configured(root),
     }
 }
@@ -62,8 +67,8 @@ pub(super) fn processes(root: &Root) -> Fact<Vec<(u32, String)>> {
     })
 }
 
-fn daemons(root: &Root) -> Fact<Vec<ProcessLimit>> {
-    processes(root).map(|all| {
+fn daemons(root: &Root, processes: &Fact<Vec<(u32, String)>>) -> Fact<Vec<ProcessLimit>> {
+    processes.clone().map(|all| {
         all.into_iter()
             .filter(|(_, name)| DAEMONS.contains(&name.as_str()))
             .filter_map(|(pid, name)| {
@@ -79,14 +84,20 @@ fn configured(root: &Root) -> Fact<Vec<ProcessLimit>> {
     let mut found = Vec::new();
     let mut units = 0;
     for daemon in DAEMONS {
-        let mut files: Vec<String> = Vec::new();
-        for folder in UNITS {
-            let drop_ins = format!("{folder}/{daemon}.service.d");
-            let names = root.list(&drop_ins);
-            let names = names.value().into_iter().flatten().filter(|name| has_extension(name));
-            files.extend(names.map(|name| format!("{drop_ins}/{name}")));
+        // Drop-ins of one name hide each other, of different names the last counts, and all of them before the unit's own file.
+        let mut drop_ins: BTreeMap<String, String> = BTreeMap::new();
+        for folder in UNITS.map(|folder| format!("{folder}/{daemon}.service.d")) {
+            let names = root.list(&folder);
+            for name in names.value().into_iter().flatten().filter(|name| has_extension(name)).take(DROP_INS)
+            {
+                drop_ins.entry(name.clone()).or_insert_with(|| format!("{folder}/{name}"));
+            }
         }
-        files.extend(UNITS.map(|folder| format!("{folder}/{daemon}.service")));
+        let own = UNITS
+            .map(|folder| format!("{folder}/{daemon}.service"))
+            .into_iter()
+            .find(|path| root.exists(path));
+        let files = drop_ins.into_values().rev().chain(own);
         for source in files {
             let text = root.text(&source);
             let Some(text) = text.value() else { continue };

@@ -4,9 +4,9 @@
 //!
 //! | file | stands for |
 //! |---|---|
-//! | `dev.txt` | `/dev`: what `ls -l /dev` or `ls -lR /dev` printed (device nodes need root to copy) |
+//! | `dev.txt` | `/dev`: what `ls -l /dev` or `ls -lR /dev` printed (device nodes need root to copy); a folder `dev` is read too |
 //! | `environ.txt` | variables, `NAME=value` a line |
-//! | `kmsg.txt` | the kernel log, as `dmesg` prints it |
+//! | `kmsg.txt` | the kernel log, as `dmesg` prints it; else `var/log/dmesg` is read |
 //! | `nvml.json` | what NVML said: the part `nvml` of a facts document |
 //!
 //! Empty folders may hold a file `.keep`, which is not seen.
@@ -27,8 +27,8 @@ mod services;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use devices::parse_listing;
-pub use driver::{modprobe, params, version};
-pub use environment::{cgroup_sign, mount_sign};
+pub use driver::{cmdline, modprobe, params, version};
+pub use environment::{cgroup_sign, is_host_driver, mount_sign};
 pub use kernel::{parse_hypervisor, parse_os};
 pub use kmsg::parse as parse_xids;
 pub use limits::{parse_capabilities, parse_limit, parse_unit};
@@ -36,7 +36,7 @@ pub use load::{LoadError, load, parse};
 pub use memory::{parse_meminfo, parse_shm};
 pub use modules::{parse_majors, parse_modules};
 pub use pci::access_control;
-pub use services::package;
+pub use services::{log_version, package};
 
 use crate::facts::{Fact, Facts, Nvml, SCHEMA, Scope};
 use crate::nvml;
@@ -64,7 +64,9 @@ pub fn facts(root: &Root, options: &Options) -> Facts {
         None => Scope::Unknown,
     };
     let root = &root.clone().with_file_scope(scope);
-    let pci = pci::pci(root);
+    let variables = environment::with_scope(variables, scope);
+    let rdma = rdma::rdma(root);
+    let pci = pci::pci(root, &rdma);
     let processes = limits::processes(root);
     Facts {
         schema: SCHEMA.to_owned(),
@@ -77,12 +79,12 @@ pub fn facts(root: &Root, options: &Options) -> Facts {
         modules: modules::modules(root),
         iommu: kernel::iommu(root, &pci),
         pci,
-        rdma: rdma::rdma(root),
+        rdma,
         nvml: nvml_of(root, options),
         xids: kmsg::xids(root),
         devices: devices::devices(root),
         majors: modules::majors(root),
-        limits: limits::limits(root),
+        limits: limits::limits(root, &processes),
         memory: memory::memory(root),
         services: services::services(root, &processes),
         userspace: userspace::collect(root, &options.userspace),
@@ -92,9 +94,13 @@ pub fn facts(root: &Root, options: &Options) -> Facts {
 
 /// A pod's name of its node is `NODE_NAME` where its manifest gives it; the host name of a pod is its own.
 fn node(root: &Root, variables: &Fact<std::collections::BTreeMap<String, String>>) -> Fact<String> {
-    match variables.value().and_then(|all| all.get("NODE_NAME")).filter(|name| !name.is_empty()) {
-        Some(name) => Fact::read(name.clone(), "NODE_NAME", Scope::Host),
-        None => root.word("/proc/sys/kernel/hostname"),
+    if let Some(name) = variables.value().and_then(|all| all.get("NODE_NAME")).filter(|name| !name.is_empty())
+    {
+        Fact::read(name.clone(), "NODE_NAME", Scope::Host)
+    } else {
+        let name = root.word("/proc/sys/kernel/hostname");
+        let file = root.word("/etc/hostname");
+        if name.is_absent() && file.value().is_some_and(|name| !name.is_empty()) { file } else { name }
     }
 }
 

@@ -3,6 +3,9 @@
 use crate::facts::{Fact, Module, Modules};
 use crate::root::Root;
 
+/// More lines than a kernel prints of modules or of majors (it has 4,096 majors).
+const LINES: usize = 8192;
+
 /// Reads both lists of modules.
 pub(super) fn modules(root: &Root) -> Modules {
     Modules {
@@ -19,6 +22,7 @@ pub(super) fn majors(root: &Root) -> Fact<Vec<(u32, String)>> {
 /// `name size refs users state address` lines; users are joined by commas, or `-`.
 pub fn parse_modules(text: &str) -> Vec<Module> {
     text.lines()
+        .take(LINES)
         .filter_map(|line| {
             let mut words = line.split_whitespace();
             let name = words.next()?.replace('-', "_");
@@ -37,6 +41,7 @@ pub fn parse_majors(text: &str) -> Vec<(u32, String)> {
         .skip_while(|line| !line.starts_with("Character devices"))
         .skip(1)
         .take_while(|line| !line.starts_with("Block devices"))
+        .take(LINES)
         .filter_map(|line| {
             let (major, name) = line.trim().split_once(char::is_whitespace)?;
             Some((major.parse().ok()?, name.trim().to_owned()))

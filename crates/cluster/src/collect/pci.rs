@@ -1,9 +1,9 @@
 //! PCI devices that matter, and the bridges above them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::rdma::is_address;
-use crate::facts::{Acs, Fact, Link, Pci, PciDevice};
+use crate::facts::{Acs, Fact, Link, Pci, PciDevice, RdmaDevice};
 use crate::root::Root;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
@@ -13,26 +13,45 @@ const NVIDIA: &str = "0x10de";
 /// Configuration space of a PCI Express function.
 const CONFIG: u64 = 4096;
 
-/// Reads every device that matters.
-pub(super) fn pci(root: &Root) -> Pci {
-    let names = root.list(DEVICES);
-    let Some(all) = names.value() else {
-        return Pci { devices: names.map(|_| Vec::new()) };
-    };
-    let mut wanted = BTreeSet::new();
-    for address in all.iter().filter(|name| is_address(name)) {
-        let folder = format!("{DEVICES}/{address}");
-        let class = root.word(&format!("{folder}/class"));
-        let vendor = root.word(&format!("{folder}/vendor"));
-        if matters(class.value().map_or("", String::as_str), vendor.value().map_or("", String::as_str)) {
-            wanted.insert(address.clone());
-            let path = root.resolve(&folder);
-            let above = path.value().map_or("", String::as_str).split('/').filter(|part| is_address(part));
-            wanted.extend(above.map(str::to_owned));
+/// More functions that matter than a machine has: eight NICs of 256 virtual functions are 2,048.
+const FUNCTIONS: usize = 4096;
+
+/// Reads every device that matters: those of [`matters`], the functions of `rdma`'s devices whatever their class, and the bridges
+/// above any of them.
+pub(super) fn pci(root: &Root, rdma: &Fact<Vec<RdmaDevice>>) -> Pci {
+    let of_rdma: BTreeSet<&str> =
+        rdma.value().into_iter().flatten().filter_map(|device| device.pci.as_deref()).collect();
+    let devices = root.list(DEVICES).parse(|names| {
+        // By address, the folder to read. A bridge's is in the resolved path of what is below it.
+        let mut wanted: BTreeMap<String, String> = BTreeMap::new();
+        for address in names.iter().filter(|name| is_address(name)) {
+            let folder = format!("{DEVICES}/{address}");
+            let word =
+                |name: &str| root.word(&format!("{folder}/{name}")).value().cloned().unwrap_or_default();
+            if !of_rdma.contains(address.as_str()) && !matters(&word("class"), &word("vendor")) {
+                continue;
+            }
+            let path = root.resolve(&folder).value().cloned().unwrap_or_else(|| folder.clone());
+            wanted.extend(above(&path));
+            wanted.insert(address.clone(), path);
+            if wanted.len() > FUNCTIONS {
+                return Err(format!("more than {FUNCTIONS} GPUs, network functions and bridges"));
+            }
         }
-    }
-    let devices = wanted.iter().map(|address| device(root, address)).collect();
-    Pci { devices: Fact::read(devices, DEVICES, root.scope(DEVICES)) }
+        Ok(wanted.into_iter().map(|(address, path)| device(root, address, path)).collect())
+    });
+    Pci { devices }
+}
+
+/// Addresses and folders of the bridges in a device's resolved path.
+fn above(path: &str) -> Vec<(String, String)> {
+    let ends = path.match_indices('/').map(|(at, _)| &path[..at]);
+    ends.filter_map(|folder| {
+        Some((folder.rsplit('/').next().filter(|last| is_address(last))?.to_owned(), folder.to_owned()))
+    })
+    // No hierarchy of buses is deeper than their number allows.
+    .take(256)
+    .collect()
 }
 
 /// GPUs (0x03), NVSwitches (0x0680), everything of a network (0x02), virtual functions of RDMA devices included.
@@ -42,17 +61,14 @@ fn matters(class: &str, vendor: &str) -> bool {
     network || vendor == NVIDIA && (gpu || class.starts_with("0x0680"))
 }
 
-fn device(root: &Root, address: &str) -> PciDevice {
-    let folder = format!("{DEVICES}/{address}");
+fn device(root: &Root, address: String, folder: String) -> PciDevice {
     let word =
         |name: &str| root.word(&format!("{folder}/{name}")).value().filter(|word| !word.is_empty()).cloned();
-    let resolved = root.resolve(&folder);
     // The kernel writes lanes it does not know as 255, and speeds as `Unknown`.
     let lanes = |name| word(name).and_then(|word| word.parse().ok()).filter(|lanes| (1..=64).contains(lanes));
     let speed = |name| word(name).filter(|speed| !speed.starts_with("Unknown"));
     PciDevice {
-        address: address.to_owned(),
-        path: resolved.value().cloned().unwrap_or_else(|| folder.clone()),
+        address,
         vendor: word("vendor"),
         device: word("device"),
         driver: root.link_name(&format!("{folder}/driver")),
@@ -71,6 +87,7 @@ fn device(root: &Root, address: &str) -> PciDevice {
             .then(|| root.bytes(&format!("{folder}/config"), CONFIG))
             .and_then(|config| access_control(config.value()?)),
         class: word("class"),
+        path: folder,
     }
 }
 

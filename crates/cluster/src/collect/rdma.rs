@@ -1,5 +1,6 @@
 //! RDMA devices of `/sys/class/infiniband`.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::facts::{Fact, Gid, Port, RdmaDevice, Reading};
@@ -12,6 +13,8 @@ const VERBS: &str = "/sys/class/infiniband_verbs";
 const DEVICES: usize = 512;
 const PORTS: usize = 16;
 const ENTRIES: usize = 256;
+/// Files of all devices together: a host with 256 virtual functions has some 20,000. One costs some 10 us.
+const READS: u32 = 100_000;
 /// Empty entries at which reading of a GID or partition table stops: tables are filled from the front, and a file of sysfs costs
 /// microseconds. Mellanox tables have 16 to 256 GIDs and 128 partition keys.
 const EMPTY: usize = 8;
@@ -19,7 +22,13 @@ const EMPTY: usize = 8;
 /// Reads every device.
 pub(super) fn rdma(root: &Root) -> Fact<Vec<RdmaDevice>> {
     let uverbs = uverbs(root);
-    root.list(CLASS).map(|names| names.iter().take(DEVICES).map(|name| device(root, name, &uverbs)).collect())
+    let reads = Cell::new(READS);
+    root.list(CLASS).parse(|names| {
+        if names.len() > DEVICES {
+            return Err(format!("{} RDMA devices, more than {DEVICES}", names.len()));
+        }
+        Ok(names.iter().map(|name| device(root, name, &uverbs, &reads)).collect())
+    })
 }
 
 /// Which character device belongs to which RDMA device.
@@ -30,6 +39,7 @@ fn uverbs(root: &Root) -> BTreeMap<String, String> {
         .into_iter()
         .flatten()
         .filter(|name| name.starts_with("uverbs"))
+        .take(DEVICES)
         .filter_map(|name| Some((root.word(&format!("{VERBS}/{name}/ibdev")).value()?.clone(), name.clone())))
         .collect()
 }
@@ -37,12 +47,22 @@ fn uverbs(root: &Root) -> BTreeMap<String, String> {
 /// Reads one-value files below a folder and remembers those that are there but cannot be read.
 struct Files<'a> {
     root: &'a Root,
+    /// Files that may still be read.
+    reads: &'a Cell<u32>,
     folder: String,
     unreadable: BTreeMap<String, String>,
 }
 
 impl Files<'_> {
     fn word(&mut self, name: &str) -> Option<String> {
+        let Some(left) = self.reads.get().checked_sub(1) else {
+            self.unreadable.insert(
+                ".".to_owned(),
+                format!("more than {READS} files of RDMA devices: the rest was not read"),
+            );
+            return None;
+        };
+        self.reads.set(left);
         let fact = self.root.word(&format!("{}/{name}", self.folder));
         match fact.reading() {
             Reading::Value(value) if value.is_empty() => None,
@@ -86,8 +106,8 @@ impl Files<'_> {
     }
 }
 
-fn device(root: &Root, name: &str, uverbs: &BTreeMap<String, String>) -> RdmaDevice {
-    let mut files = Files { root, folder: format!("{CLASS}/{name}"), unreadable: BTreeMap::new() };
+fn device(root: &Root, name: &str, uverbs: &BTreeMap<String, String>, reads: &Cell<u32>) -> RdmaDevice {
+    let mut files = Files { root, reads, folder: format!("{CLASS}/{name}"), unreadable: BTreeMap::new() };
     // `device` of a software device leads to no PCI function.
     let function = root.resolve(&format!("{CLASS}/{name}/device"));
     let pci = function
@@ -118,6 +138,9 @@ fn device(root: &Root, name: &str, uverbs: &BTreeMap<String, String>) -> RdmaDev
 
 fn port(files: &mut Files<'_>, number: u32) -> Port {
     let base = format!("ports/{number}");
+    let gids = table(files, &format!("{base}/gids"), |gid| gid.bytes().any(|c| c != b'0' && c != b':'));
+    // An unused entry of the table of a RoCE port reads as an error (EINVAL); that says nothing.
+    files.unreadable.retain(|path, _| !path.starts_with(&format!("{base}/gids/")));
     Port {
         number,
         state: files.word(&format!("{base}/state")),
@@ -130,7 +153,7 @@ fn port(files: &mut Files<'_>, number: u32) -> Port {
             .into_iter()
             .map(|(_, key)| key)
             .collect(),
-        gids: table(files, &format!("{base}/gids"), |gid| gid.bytes().any(|c| c != b'0' && c != b':'))
+        gids: gids
             .into_iter()
             .map(|(index, gid)| Gid {
                 index,
@@ -160,8 +183,6 @@ fn table(files: &mut Files<'_>, folder: &str, keep: impl Fn(&str) -> bool) -> Ve
             break;
         }
     }
-    // An unused entry of a GID table reads as an error (EINVAL) for RoCE; that says nothing.
-    files.unreadable.retain(|path, _| !path.starts_with(&format!("{folder}/")));
     kept
 }
 

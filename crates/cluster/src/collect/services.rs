@@ -19,6 +19,9 @@ const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/li
 /// Where dpkg keeps what is installed.
 const DPKG: &str = "/var/lib/dpkg/status";
 
+/// The fabric manager's log (`LOG_FILE_NAME` of its configuration has this value by default).
+const LOG: &str = "/var/log/fabricmanager.log";
+
 /// Reads each of them. `processes` is `/proc`.
 pub(super) fn services(root: &Root, processes: &Fact<Vec<(u32, String)>>) -> Vec<Service> {
     let dpkg = root.bytes(DPKG, 64 << 20).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -37,16 +40,44 @@ pub(super) fn services(root: &Root, processes: &Fact<Vec<(u32, String)>>) -> Vec
                 .map(|folder| format!("{folder}/{name}.service"))
                 .into_iter()
                 .find(|path| root.exists(path));
-            let installed =
-                Fact::read(unit.is_some(), unit.unwrap_or_else(|| UNITS[1].to_owned()), root.scope(UNITS[1]));
-            let version = dpkg
-                .clone()
-                .parse(|text| package(&text, name).ok_or_else(|| format!("dpkg knows no package {name}")));
+            let installed = match unit {
+                Some(unit) => Fact::read(true, unit, root.scope(UNITS[1])),
+                None if UNITS.iter().any(|folder| root.exists(folder)) => {
+                    Fact::read(false, UNITS[1], root.scope(UNITS[1]))
+                }
+                // A captured tree or a container without systemd says nothing of units.
+                None => Fact::absent(UNITS[1], root.scope(UNITS[1])),
+            };
+            let package = || {
+                dpkg.clone()
+                    .parse(|text| package(&text, name).ok_or_else(|| format!("dpkg knows no package {name}")))
+            };
+            let version = match name {
+                // What its own log says ran last counts for more than what is installed.
+                "nvidia-fabricmanager" => {
+                    let log = logged(root);
+                    if log.value().is_some() { log } else { package() }
+                }
+                _ => package(),
+            };
             let config =
                 config.map_or_else(Fact::default, |path| root.text(path).map(|text| settings(&text)));
             Service { name: name.to_owned(), pid, version, installed, config }
         })
         .collect()
+}
+
+fn logged(root: &Root) -> Fact<String> {
+    let log = root.text_up_to(LOG, 64 << 20);
+    log.parse(|text| log_version(&text).ok_or_else(|| "it names no version".to_owned()))
+}
+
+/// The version of the fabric manager that wrote `log` last: `Fabric Manager version 580.105.08 is running with ...`.
+pub fn log_version(log: &str) -> Option<String> {
+    let (_, rest) = log.rsplit_once("Fabric Manager version ")?;
+    let word = rest.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+    let ours = word.len() < 32 && word.contains('.') && word.bytes().all(|c| c.is_ascii_digit() || c == b'.');
+    ours.then(|| word.to_owned())
 }
 
 /// The upstream version of an installed package: `nvidia-fabricmanager`, or `nvidia-fabricmanager-580`.
@@ -83,6 +114,15 @@ mod tests {
                       Package: nvidia-fabricmanager-580\nStatus: install ok installed\nVersion: 1:580.159.04-0ubuntu1\n";
         assert_eq!(package(status, "nvidia-fabricmanager").as_deref(), Some("580.159.04"));
         assert_eq!(package(status, "nvidia-imex"), None);
+    }
+
+    #[test]
+    fn versions_of_the_log() {
+        let log = "[Jan 1] [INFO] Fabric Manager version 570.1.2 is running with the following configuration options\n\
+                   [Jan 2] [INFO] Fabric Manager version 580.105.08 is running with the following configuration options\n";
+        assert_eq!(log_version(log).as_deref(), Some("580.105.08"));
+        assert_eq!(log_version("Fabric Manager version is unknown"), None);
+        assert_eq!(log_version(""), None);
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub use read::{Capture, Unread, files, read};
 /// The name of the document's version.
 pub const SCHEMA: &str = "expertrail.fleet/1";
 
+/// The JSON Schema (draft 2020-12) of that document.
+pub const JSON_SCHEMA: &str = include_str!("../../schema/expertrail.fleet.1.schema.json");
+
 const OUTLIER: CauseEntry = CauseEntry {
     id: "fleet-outlier",
     title: "a node differs from most others",
@@ -172,9 +175,12 @@ fn labels(nodes: &[Node]) -> (Vec<String>, Vec<String>) {
         *count.entry(&node.name).or_default() += 1;
     }
     let several = |name: &str| count.get(name).is_some_and(|count| *count > 1);
-    let label = |node: &Node| match several(&node.name) {
-        true => format!("{} ({})", node.name, node.file.display()),
-        false => node.name.clone(),
+    let label = |node: &Node| {
+        if several(&node.name) {
+            format!("{} ({})", node.name, node.file.display())
+        } else {
+            node.name.clone()
+        }
     };
     let twice = count.iter().filter(|(_, count)| **count > 1).map(|(name, _)| (*name).to_owned()).collect();
     (nodes.iter().map(label).collect(), twice)

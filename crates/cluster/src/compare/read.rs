@@ -64,7 +64,11 @@ pub fn read(files: &[PathBuf]) -> Vec<Capture> {
     };
     let mut all: Vec<(usize, Capture)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
+        let join = |thread: thread::ScopedJoinHandle<'_, Vec<_>>| {
+            // A thread's panic goes on here: a document must not go missing without a word.
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().flat_map(join).collect()
     });
     all.sort_by_key(|(index, _)| *index);
     all.into_iter().map(|(_, capture)| capture).collect()

@@ -1,5 +1,7 @@
 //! GPUs as NVML shows them, and Xids of the kernel log.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// NVML's view. Only on a live machine that has the driver's library.
@@ -12,6 +14,9 @@ pub struct Nvml {
     pub cuda: Option<u32>,
     /// By NVML's index.
     pub gpus: Vec<NvmlGpu>,
+    /// GPUs that NVML counts and does not open (fallen off the bus, a reset is due): index, and NVML's reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<u32, String>,
     /// Peer-to-peer state of pairs, each once or both ways.
     pub p2p: Vec<P2p>,
 }
@@ -32,7 +37,7 @@ pub struct NvmlGpu {
     pub nvlinks_up: Option<u32>,
     /// NVLinks that exist, up or down.
     pub nvlinks: Option<u32>,
-    /// Sum of the links' replay, recovery and CRC errors.
+    /// Sum of the links' replays and recoveries.
     pub nvlink_errors: Option<u64>,
     /// Fabric registration, where the GPU has it.
     pub fabric: Option<FabricState>,

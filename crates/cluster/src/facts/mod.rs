@@ -30,6 +30,9 @@ pub use userspace::{
 /// The name of the document's version.
 pub const SCHEMA: &str = "expertrail.facts/1";
 
+/// The JSON Schema (draft 2020-12) of that document.
+pub const JSON_SCHEMA: &str = include_str!("../../schema/expertrail.facts.1.schema.json");
+
 /// Everything known of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

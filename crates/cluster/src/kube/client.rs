@@ -9,6 +9,7 @@ use super::kubectl::{Kubectl, KubectlError, Output};
 
 /// What kind of refusal it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::enum_variant_names)] // NoSuchKind is of Kubernetes, the enum of refusals
 pub(super) enum Kind {
     /// kubectl is not there or cannot be run.
     NoKubectl,
@@ -133,12 +134,11 @@ impl<'a> Client<'a> {
     /// The objects of a list, each taken apart by `read`; one that is not understood is left out.
     pub(super) fn list<T>(&self, args: &[&str], read: impl Fn(&Value) -> Option<T>) -> Look<Vec<T>> {
         let value = self.json(args)?;
-        match value.get("items").and_then(Value::as_array) {
-            Some(items) => Ok(items.iter().filter_map(read).collect()),
-            None => {
-                let what = args.iter().take(2).copied().collect::<Vec<_>>().join(" ");
-                Err(Refusal::new(Kind::Garbage, format!("the answer to `kubectl {what}` has no list `items`")))
-            }
+        if let Some(items) = value.get("items").and_then(Value::as_array) {
+            Ok(items.iter().filter_map(read).collect())
+        } else {
+            let what = args.iter().take(2).copied().collect::<Vec<_>>().join(" ");
+            Err(Refusal::new(Kind::Garbage, format!("the answer to `kubectl {what}` has no list `items`")))
         }
     }
 
@@ -156,8 +156,7 @@ impl<'a> Client<'a> {
             done
         };
         let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..self.threads.min(items.len())).map(|_| scope.spawn(worker)).collect();
+            let threads: Vec<_> = (0..self.threads.min(items.len())).map(|_| scope.spawn(worker)).collect();
             threads
                 .into_iter()
                 .flat_map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -186,8 +185,11 @@ pub(super) fn understand(output: &Output) -> Refusal {
         Kind::Forbidden
     } else if has(&["(NotFound)"]) {
         Kind::NotFound
-    } else if has(&["the server doesn't have a resource type", "the server could not find the requested resource", "no matches for kind"])
-    {
+    } else if has(&[
+        "the server doesn't have a resource type",
+        "the server could not find the requested resource",
+        "no matches for kind",
+    ]) {
         Kind::NoSuchKind
     } else if has(&["Unauthorized", "You must be logged in", "getting credentials"]) {
         Kind::Unauthorized
@@ -217,8 +219,13 @@ pub(super) fn understand(output: &Output) -> Refusal {
 
 /// Text of a cluster for a person: one line, without control characters or credentials of URLs, and not too long.
 pub(super) fn clean(text: &str) -> String {
-    let mut out: String =
-        text.chars().take(400).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned();
+    let mut out: String = text
+        .chars()
+        .take(400)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect::<String>()
+        .trim()
+        .to_owned();
     if text.chars().nth(400).is_some() {
         out.push_str(" ...");
     }
@@ -265,19 +272,35 @@ mod tests {
         let cases = [
             ("error: context \"x\" does not exist\n", Kind::NoContext),
             ("Error in configuration: context was not found for specified context: x\n", Kind::NoContext),
-            ("Error from server (Forbidden): nodes is forbidden: User \"a\" cannot list resource\n", Kind::Forbidden),
+            (
+                "Error from server (Forbidden): nodes is forbidden: User \"a\" cannot list resource\n",
+                Kind::Forbidden,
+            ),
             ("Error from server (NotFound): configmaps \"nvidia-kernel-params\" not found\n", Kind::NotFound),
             ("error: the server doesn't have a resource type \"nvidiadrivers\"\n", Kind::NoSuchKind),
             ("error: You must be logged in to the server (Unauthorized)\n", Kind::Unauthorized),
-            ("E1130 05:00:00.0 1 memcache.go:265] x\nThe connection to the server localhost:8080 was refused - did you specify the right host or port?\n", Kind::Unreachable),
-            ("Unable to connect to the server: dial tcp: lookup k on 1.1.1.1:53: no such host\n", Kind::Unreachable),
-            ("error: unable to upgrade connection: container not found (\"nvidia-driver-ctr\")\n", Kind::Other),
+            (
+                "E1130 05:00:00.0 1 memcache.go:265] x\nThe connection to the server localhost:8080 was refused - did you specify the right host or port?\n",
+                Kind::Unreachable,
+            ),
+            (
+                "Unable to connect to the server: dial tcp: lookup k on 1.1.1.1:53: no such host\n",
+                Kind::Unreachable,
+            ),
+            (
+                "error: unable to upgrade connection: container not found (\"nvidia-driver-ctr\")\n",
+                Kind::Other,
+            ),
             ("", Kind::Other),
         ];
         for (text, kind) in cases {
             assert_eq!(error(text).kind, kind, "{text}");
         }
-        assert!(error("E1 log\nThe connection to the server x was refused\n").message.starts_with("The connection"));
+        assert!(
+            error("E1 log\nThe connection to the server x was refused\n")
+                .message
+                .starts_with("The connection")
+        );
         assert_eq!(error("").message, "kubectl ended with status 1 and no message");
     }
 

@@ -44,7 +44,7 @@ fn sanity(program: &std::path::Path, limit: Duration) -> Outcome {
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if started.elapsed() < limit.mul_f64(0.9) => {
-                std::thread::sleep(Duration::from_millis(20))
+                std::thread::sleep(Duration::from_millis(20));
             }
             Ok(None) => {
                 let _ = child.kill();

@@ -42,6 +42,9 @@ pub fn text(verdict: &Verdict) -> String {
     if verdict.applies.is_empty() && verdict.possible.is_empty() {
         out.push_str("\nNothing in the table is about this combination. Run a dispatch between two nodes before a large job.\n");
     }
+    if verdict.judgement == Judgement::Unverified && verdict.question.get("transport").is_none() {
+        out.push_str("\nThe transport between nodes is not known, and most of the table is about one: give --transport ibgda, efa or none.\n");
+    }
     out.push_str("\njudged:\n");
     for (key, known) in &verdict.question.known {
         let _ = writeln!(out, "  {key:<14} {:<16} {}", known.value, known.source);

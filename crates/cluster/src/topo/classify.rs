@@ -1,10 +1,11 @@
 //! Which RDMA devices are rails: by state, link layer, rate, distance, partition and kind of function, never by name.
 
 use super::distance::{Distance, between};
+use super::narrow::{fabric_of, fastest, narrow};
 use crate::facts::{Facts, PciDevice, Port, RdmaDevice};
 
 /// A link slower than this is no rail of a GPU node: the slowest in use are EFA's functions of 100 Gb/s.
-const RAIL_GBITS: f64 = 90.0;
+pub(super) const RAIL_GBITS: f64 = 90.0;
 
 /// What carries a device's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl Candidate<'_> {
     }
 
     /// Partition and subnet: devices of one fabric have the same.
-    fn partition(&self) -> String {
+    pub(super) fn partition(&self) -> String {
         let subnet = self.port.gids.first().map_or("", |gid| gid.gid.get(..19).unwrap_or(&gid.gid));
         // The top bit of a partition key is the membership only.
         let mut keys: Vec<u32> = self
@@ -48,9 +49,6 @@ impl Candidate<'_> {
         if self.fabric == Fabric::Ethernet { format!("{keys:x?}") } else { format!("{keys:x?} {subnet}") }
     }
 }
-
-/// A property in which rails are alike.
-type Key = fn(&Candidate<'_>) -> String;
 
 /// The decision: rails, rails that are down, and the rest, each with its reason; or why none can be made.
 #[derive(Debug, Default)]
@@ -72,11 +70,11 @@ pub(super) fn decide<'a>(facts: &'a Facts, gpus: &[&PciDevice]) -> Decision<'a> 
             Err(reason) => decision.others.push((device.name.clone(), reason)),
         }
     }
-    candidates.sort_by(|a, b| a.pci.address.cmp(&b.pci.address));
+    candidates.sort_by(|a, b| bus_order(&a.pci.address).cmp(&bus_order(&b.pci.address)));
     let (active, down): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|candidate| candidate.active);
-    let (active, down) = fabric_of(active, down, &mut decision);
-    let active = fastest(active, &mut decision);
-    narrow(active, down, gpus.len(), &mut decision);
+    let (active, down) = fabric_of(active, down, gpus.len(), &mut decision);
+    let (active, slower) = fastest(active, gpus.len(), &mut decision);
+    narrow(active, slower, down, gpus.len(), &mut decision);
     decision
 }
 
@@ -85,6 +83,9 @@ fn candidate<'a>(
     device: &'a RdmaDevice,
     gpus: &[&PciDevice],
 ) -> Result<Candidate<'a>, String> {
+    if !plain(&device.name) {
+        return Err("its name has characters that no device has: it goes into no list".to_owned());
+    }
     let address = device.pci.as_deref().ok_or("a software device: it has no PCI function")?;
     let pci = facts
         .pci
@@ -117,185 +118,7 @@ fn candidate<'a>(
     })
 }
 
-/// EFA or InfiniBand carries rails where either is there; Ethernet beside it is frontend, storage or management.
-fn fabric_of<'a>(
-    active: Vec<Candidate<'a>>,
-    down: Vec<Candidate<'a>>,
-    decision: &mut Decision<'a>,
-) -> (Vec<Candidate<'a>>, Vec<Candidate<'a>>) {
-    let all = || active.iter().chain(&down);
-    let fast =
-        |fabric| active.iter().any(|c| c.fabric == fabric && (c.gbits >= RAIL_GBITS || c.gbits == 0.0));
-    let there = |fabric| all().any(|c| c.fabric == fabric);
-    let fabric = if fast(Fabric::Efa) || !active.iter().any(|c| c.active) && there(Fabric::Efa) {
-        Fabric::Efa
-    } else if fast(Fabric::InfiniBand) {
-        Fabric::InfiniBand
-    } else if fast(Fabric::Ethernet) || !there(Fabric::InfiniBand) {
-        Fabric::Ethernet
-    } else {
-        Fabric::InfiniBand
-    };
-    let count = all().filter(|c| c.fabric == fabric).count();
-    let mut sort = |list: Vec<Candidate<'a>>| {
-        let (kept, rest): (Vec<_>, Vec<_>) = list.into_iter().partition(|c| c.fabric == fabric);
-        for other in rest {
-            let reason = format!(
-                "{} {}, while {count} {} {}{}",
-                name(other.fabric),
-                rate(other.gbits),
-                if count == 1 { "device has" } else { "devices have" },
-                name(fabric),
-                if other.active { "" } else { "; its port is not active" }
-            );
-            decision.others.push((other.device.name.clone(), reason));
-        }
-        kept
-    };
-    let active = sort(active);
-    (active, sort(down))
-}
-
-/// Rails are as fast as any; a slower one is a frontend or storage link.
-fn fastest<'a>(active: Vec<Candidate<'a>>, decision: &mut Decision<'a>) -> Vec<Candidate<'a>> {
-    let best = active.iter().map(|c| c.gbits).fold(0.0, f64::max);
-    let (kept, slower): (Vec<_>, Vec<_>) = active.into_iter().partition(|c| c.gbits >= best);
-    for other in slower {
-        let reason = format!("{}, while the fastest have {}", rate(other.gbits), rate(best));
-        decision.others.push((other.device.name.clone(), reason));
-    }
-    if best > 0.0 && best < RAIL_GBITS {
-        for other in kept {
-            let reason = format!("{}: no rail of a GPU node is that slow", rate(other.gbits));
-            decision.others.push((other.device.name.clone(), reason));
-        }
-        return Vec::new();
-    }
-    kept
-}
-
-/// Where more are left than GPUs need, what sets some apart is looked for; where fewer are, those that are down.
-fn narrow<'a>(
-    mut rails: Vec<Candidate<'a>>,
-    down: Vec<Candidate<'a>>,
-    gpus: usize,
-    decision: &mut Decision<'a>,
-) {
-    let fits = |count: usize| gpus > 0 && count > 0 && count.is_multiple_of(gpus);
-    if rails.len() > gpus && gpus > 0 {
-        let steps: [(&str, Key); 4] = [
-            ("distance", |c| format!("{} to its nearest GPU", c.nearest())),
-            ("partition", |c| format!("partition and subnet {}", c.partition())),
-            ("function", |c| {
-                if c.device.physfn.is_some() {
-                    "a virtual function".into()
-                } else {
-                    "a physical function".into()
-                }
-            }),
-            ("part", |c| {
-                format!(
-                    "part {}",
-                    c.device.board_id.as_deref().or(c.device.hca_type.as_deref()).unwrap_or("unknown")
-                )
-            }),
-        ];
-        for (what, key) in steps {
-            let distance = what == "distance";
-            let Some(chosen) = set_apart(&rails, key, distance, &fits) else { continue };
-            let (kept, rest): (Vec<_>, Vec<_>) = rails.into_iter().partition(|c| key(c) == chosen);
-            for other in rest {
-                let reason = format!("{}, while {} devices have: {chosen}", key(&other), kept.len());
-                decision.others.push((other.device.name.clone(), reason));
-            }
-            rails = kept;
-        }
-    }
-    // A device that is down and otherwise like the rails is a rail that failed, if its place is empty.
-    let like = |c: &Candidate<'_>| {
-        rails
-            .iter()
-            .any(|rail| rail.device.hca_type == c.device.hca_type && rail.device.driver == c.device.driver)
-    };
-    let (failed, spare): (Vec<_>, Vec<_>) = down.into_iter().partition(|c| rails.is_empty() || like(c));
-    let missing =
-        if fits(rails.len()) { 0 } else { gpus.saturating_mul(rails.len() / gpus.max(1) + 1) - rails.len() };
-    let (failed, more) =
-        if failed.len() <= missing || rails.is_empty() && failed.len().is_multiple_of(gpus.max(1)) {
-            (failed, Vec::new())
-        } else {
-            (Vec::new(), failed)
-        };
-    for other in spare.into_iter().chain(more) {
-        let state = other.port.state.clone().unwrap_or_else(|| "no state".to_owned());
-        decision
-            .others
-            .push((other.device.name.clone(), format!("port {} is not active ({state})", other.port.number)));
-    }
-    let whole = rails.len() + failed.len();
-    if rails.len() > gpus && gpus > 0 && !fits(whole) {
-        decision.unclear = Some(format!(
-            "{} devices are alike in link layer, rate, distance, partition and part, and {gpus} GPUs want {gpus} or a multiple",
-            rails.len()
-        ));
-    }
-    // Several a GPU is believed of functions that hang by their GPU, and of EFA; not of Ethernet functions that are equally far
-    // from all, where frontend and storage look the same.
-    let near = |c: &Candidate<'_>| c.nearest() <= Distance::Pxb;
-    if whole > gpus && fits(whole) && rails.iter().any(|c| c.fabric == Fabric::Ethernet && !near(c)) {
-        decision.unclear = Some(format!(
-            "{} Ethernet devices of one rate are equally far from {gpus} GPUs: some may be frontend or storage links",
-            rails.len()
-        ));
-    }
-    for rail in rails {
-        let reason =
-            format!("{} {}, {} to {}", name(rail.fabric), rate(rail.gbits), rail.nearest(), near_gpus(&rail));
-        decision.rails.push((rail, reason));
-    }
-    for rail in failed {
-        let state = rail.port.state.clone().unwrap_or_else(|| "no state".to_owned());
-        let physical = rail.port.phys_state.as_deref().map_or(String::new(), |state| format!(", {state}"));
-        let reason =
-            format!("like the rails, but port {} is not active ({state}{physical})", rail.port.number);
-        decision.failed.push((rail, reason));
-    }
-}
-
-/// The key of those that stay: the largest class that fits the GPUs. By distance it is the nearest class that fits.
-fn set_apart(
-    rails: &[Candidate<'_>],
-    key: Key,
-    by_distance: bool,
-    fits: &impl Fn(usize) -> bool,
-) -> Option<String> {
-    let mut classes: Vec<(String, usize, Distance)> = Vec::new();
-    for rail in rails {
-        let name = key(rail);
-        match classes.iter_mut().find(|(known, ..)| *known == name) {
-            Some((_, count, _)) => *count += 1,
-            None => classes.push((name, 1, rail.nearest())),
-        }
-    }
-    if classes.len() < 2 {
-        return None;
-    }
-    if by_distance {
-        // Rails are never farther from the GPUs than frontends; a nearer class that is too small is no set of rails.
-        classes.sort_by_key(|&(_, _, distance)| distance);
-        return classes.into_iter().find(|&(_, count, _)| fits(count)).map(|(name, ..)| name);
-    }
-    // If all together fit, a difference in partition or part says nothing.
-    if fits(rails.len()) {
-        return None;
-    }
-    let largest = classes.iter().map(|&(_, count, _)| count).max()?;
-    let mut fitting = classes.into_iter().filter(|&(_, count, _)| count == largest && fits(count));
-    let (chosen, ..) = fitting.next()?;
-    fitting.next().is_none().then_some(chosen)
-}
-
-fn near_gpus(rail: &Candidate<'_>) -> String {
+pub(super) fn near_gpus(rail: &Candidate<'_>) -> String {
     let nearest = rail.nearest();
     let gpus: Vec<usize> = (0..rail.distances.len()).filter(|&gpu| rail.distances[gpu] == nearest).collect();
     match gpus.as_slice() {
@@ -306,7 +129,7 @@ fn near_gpus(rail: &Candidate<'_>) -> String {
     }
 }
 
-fn name(fabric: Fabric) -> &'static str {
+pub(super) fn name(fabric: Fabric) -> &'static str {
     match fabric {
         Fabric::InfiniBand => "InfiniBand",
         Fabric::Efa => "EFA",
@@ -314,7 +137,7 @@ fn name(fabric: Fabric) -> &'static str {
     }
 }
 
-fn rate(gbits: f64) -> String {
+pub(super) fn rate(gbits: f64) -> String {
     if gbits == 0.0 { "of unknown rate".to_owned() } else { format!("{gbits} Gb/s") }
 }
 
@@ -322,4 +145,16 @@ fn rate(gbits: f64) -> String {
 pub(super) fn any<'a>(facts: &'a Facts, name: &str, gpus: &[&PciDevice]) -> Option<Candidate<'a>> {
     let device = facts.rdma.value()?.iter().find(|device| device.name == name)?;
     candidate(facts, device, gpus).ok()
+}
+
+/// Names and addresses go into shell lines: letters, digits, `_`, `-`, `.` and `:` only.
+pub(super) fn plain(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 64
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':'))
+}
+
+/// Order of the bus: domains have four digits, or five, and then come later.
+pub(super) fn bus_order(address: &str) -> (usize, &str) {
+    (address.len(), address)
 }

@@ -78,6 +78,8 @@ pub fn between(a: &PciDevice, b: &PciDevice) -> Distance {
 
 /// The host bridge (`pci0000:15`), and the functions below it down to the device.
 fn split(path: &str) -> (Option<&str>, Vec<&str>) {
+    // The kernel has no longer paths.
+    let path = if path.len() > 4096 { "" } else { path };
     let mut parts = path.split('/').skip_while(|part| !part.starts_with("pci"));
     (parts.next(), parts.filter(|part| part.contains(':') && part.contains('.')).collect())
 }

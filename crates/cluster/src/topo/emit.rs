@@ -2,78 +2,89 @@
 
 use std::fmt::Write;
 
-use super::{Role, Topology};
+use super::{Gpu, Role, Topology};
 use crate::facts::{Facts, Link, PciDevice};
+
+/// The list that NCCL takes: exact names, with ports. Only NCCL knows the leading `=`, without which `mlx5_1` also means `mlx5_10` and on.
+/// None for EFA, whose devices NCCL takes through its libfabric plugin.
+pub(super) fn nccl_list(topology: &Topology) -> Option<String> {
+    if topology.with(Role::Rail).any(|nic| nic.efa) {
+        return None;
+    }
+    let rails: Vec<String> =
+        topology.with(Role::Rail).map(|nic| format!("{}:{}", nic.name, nic.port)).collect();
+    Some(format!("={}", rails.join(",")))
+}
+
+/// Pins of one GPU's rank, as NVSHMEM and UCX read them; none where it has no rail.
+pub(super) fn pins(gpu: &Gpu) -> Option<String> {
+    let pins: Vec<String> = gpu.rails.iter().map(|pin| format!("{}:{}", pin.device, pin.port)).collect();
+    (!pins.is_empty()).then(|| pins.join(","))
+}
+
+/// The libfabric domains of an EFA rank: the provider calls the reliable domain of a device by its name and `-rdm`.
+pub(super) fn domains(gpu: &Gpu) -> String {
+    let names: Vec<String> = gpu.rails.iter().map(|pin| format!("{}-rdm", pin.device)).collect();
+    names.join(",")
+}
 
 /// Shell lines that pin each local rank to its rails; to be sourced with `LOCAL_RANK` set. None where the mapping does not stand.
 pub fn env(topology: &Topology) -> Option<String> {
     if topology.inconclusive.is_some() {
         return None;
     }
-    let rails: Vec<String> =
-        topology.with(Role::Rail).map(|nic| format!("{}:{}", nic.name, nic.port)).collect();
-    let efa = topology.with(Role::Rail).any(|nic| nic.efa);
     let mut out = String::from(
-        "# GPU to NIC pins of this node, by expertrail topo. Source it in each rank, with LOCAL_RANK set:\n\
+        "# GPU to NIC pins of this node, by expertrail topo. In each rank, with LOCAL_RANK set:\n\
          #   eval \"$(expertrail topo --emit env)\"\n",
     );
-    if efa {
-        // EFA devices are not chosen by these lists: NVSHMEM and the NCCL plugin take them through libfabric.
-        out.push_str("export FI_PROVIDER=efa\n");
-        out.push_str("export NVSHMEM_REMOTE_TRANSPORT=libfabric\nexport NVSHMEM_LIBFABRIC_PROVIDER=efa\n");
-        out.push_str("export NVSHMEM_NETDEVS_POLICY=EXTERNAL_SHARING_PCIE_SWITCH_NIC_EXCLUSIVE\n");
-    } else {
-        let list = rails.join(",");
-        // Only NCCL knows the leading `=`, without which mlx5_1 also means mlx5_10 and on.
-        let _ = writeln!(out, "export NCCL_IB_HCA='={list}'");
+    let nccl = nccl_list(topology);
+    if let Some(list) = &nccl {
+        let _ = writeln!(out, "export NCCL_IB_HCA='{list}'");
         out.push_str("export NVSHMEM_ENABLE_NIC_PE_MAPPING=1\n");
+    } else {
+        out.push_str(
+            "# EFA: NVSHMEM and NCCL choose among the devices through libfabric. FI_EFA_IFACE=NAME,... would hide the others from a rank.\n\
+             export FI_PROVIDER=efa\nexport NVSHMEM_REMOTE_TRANSPORT=libfabric\nexport NVSHMEM_LIBFABRIC_PROVIDER=efa\n\
+             export NVSHMEM_NETDEVS_POLICY=EXTERNAL_SHARING_PCIE_SWITCH_NIC_EXCLUSIVE\n",
+        );
     }
-    let _ = writeln!(out, "case \"${{LOCAL_RANK:?set LOCAL_RANK to the local rank}}\" in");
+    out.push_str("case \"${LOCAL_RANK:?set LOCAL_RANK to the local rank}\" in\n");
     for gpu in &topology.gpus {
-        let pins: Vec<String> = gpu.rails.iter().map(|pin| format!("{}:{}", pin.device, pin.port)).collect();
-        let names: Vec<&str> = gpu.rails.iter().map(|pin| pin.device.as_str()).collect();
-        let exports = if pins.is_empty() {
-            format!("echo 'no rail for GPU {}' >&2", gpu.index)
-        } else if efa {
-            format!("export EXPERTRAIL_NIC={0} FI_EFA_IFACE={0}", names.join(","))
-        } else {
-            format!(
-                "export EXPERTRAIL_NIC={} NVSHMEM_HCA_LIST={1} UCX_NET_DEVICES={1}",
-                names.join(","),
-                pins.join(",")
-            )
+        let (index, pci) = (gpu.index, &gpu.pci);
+        let _ = match (pins(gpu), &nccl) {
+            (None, _) => {
+                writeln!(out, "  {index}) echo 'no rail is up for GPU {index} ({pci})' >&2; false ;;")
+            }
+            (Some(_), None) => {
+                writeln!(out, "  {index}) : ;;  # GPU {pci}, libfabric domains {}", domains(gpu))
+            }
+            (Some(pins), Some(_)) => {
+                writeln!(
+                    out,
+                    "  {index}) export NVSHMEM_HCA_LIST={pins} UCX_NET_DEVICES={pins} ;;  # GPU {pci}"
+                )
+            }
         };
-        let _ = writeln!(out, "  {}) {exports} ;;  # GPU {}", gpu.index, gpu.pci);
     }
-    out.push_str("  *) echo \"no GPU has local rank $LOCAL_RANK\" >&2 ;;\nesac\n");
+    out.push_str("  *) echo \"no GPU has local rank $LOCAL_RANK\" >&2; false ;;\nesac\n");
     Some(out)
 }
 
-/// A topology file for `NCCL_TOPO_FILE`: NUMA nodes, the bridges below them, GPUs and rails. NCCL adds what it finds itself (NVLink).
-/// None where the mapping does not stand. The form follows files that NCCL dumps (`NCCL_TOPO_DUMP_FILE`); it has not been read back
-/// by NCCL here.
+/// A topology file for `NCCL_TOPO_FILE`: NUMA nodes, the bridges that join devices, GPUs and rails. NCCL looks devices up by their bus
+/// address and adds the rest itself (CPU model, compute capability, NVLink, names and speeds of NICs), so none of that is written here:
+/// what a file says, NCCL keeps even where it is wrong. The form is that of NCCL's reader (`src/graph/xml.cc`); no NCCL has read the file
+/// back here. None where the mapping does not stand.
 pub fn nccl_xml(topology: &Topology, facts: &Facts) -> Option<String> {
     if topology.inconclusive.is_some() {
         return None;
     }
-    let mut leaves: Vec<Leaf<'_>> = Vec::new();
-    for gpu in &topology.gpus {
-        let device = facts.pci.at(&gpu.pci)?;
-        leaves.push(Leaf { device, inner: format!("<gpu dev=\"{}\" rank=\"{0}\" gdr=\"1\"/>", gpu.index) });
-    }
-    for (index, nic) in topology.with(Role::Rail).enumerate() {
-        let Some(device) = nic.pci.as_deref().and_then(|address| facts.pci.at(address)) else { continue };
-        let guid = facts.rdma.value().into_iter().flatten().find(|rdma| rdma.name == nic.name);
-        let guid = guid.and_then(|rdma| rdma.node_guid.as_deref()).unwrap_or("0").replace(':', "");
-        let speed = nic.gbits.unwrap_or(0.0) * 1000.0;
-        let inner = format!(
-            "<nic><net name=\"{}\" dev=\"{index}\" speed=\"{speed}\" port=\"{}\" guid=\"0x{}\" maxconn=\"131072\" gdr=\"1\"/></nic>",
-            escape(&nic.name),
-            nic.port,
-            escape(&guid)
-        );
-        leaves.push(Leaf { device, inner });
-    }
+    let gpus = topology.gpus.iter().map(|gpu| (gpu.pci.as_str(), format!("GPU {}", gpu.index)));
+    let rails = topology.with(Role::Rail).filter_map(|nic| Some((nic.pci.as_deref()?, nic.name.clone())));
+    let mut leaves: Vec<Leaf<'_>> = gpus
+        .chain(rails)
+        .filter_map(|(address, name)| Some(Leaf { device: facts.pci.at(address)?, name }))
+        .collect();
+    leaves.sort_by(|a, b| a.device.address.cmp(&b.device.address));
     let mut numa: Vec<Option<u32>> = leaves.iter().map(|leaf| leaf.device.numa).collect();
     numa.sort_unstable();
     numa.dedup();
@@ -81,7 +92,7 @@ pub fn nccl_xml(topology: &Topology, facts: &Facts) -> Option<String> {
     for node in numa {
         let _ = writeln!(out, "  <cpu numaid=\"{}\">", node.map_or(-1, i64::from));
         let mine: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| leaf.device.numa == node).collect();
-        branch(&mut out, facts, &mine, 0, 4);
+        branch(&mut out, facts, &mine, 0);
         out.push_str("  </cpu>\n");
     }
     out.push_str("</system>\n");
@@ -90,62 +101,65 @@ pub fn nccl_xml(topology: &Topology, facts: &Facts) -> Option<String> {
 
 struct Leaf<'a> {
     device: &'a PciDevice,
-    inner: String,
+    name: String,
 }
 
-/// Bridges of a path, below its host bridge.
-fn bridges(device: &PciDevice) -> Vec<&str> {
-    let parts = device.path.split('/').filter(|part| part.contains(':') && part.contains('.'));
-    let mut all: Vec<&str> = parts.collect();
-    all.pop();
-    all
+/// The bridge of a path that is `depth` below its host bridge; the device itself is none.
+fn bridge(device: &PciDevice, depth: usize) -> Option<&str> {
+    let path = if device.path.len() > 4096 { "" } else { device.path.as_str() };
+    let mut parts = path.split('/').filter(|part| part.contains(':') && part.contains('.')).skip(depth);
+    let bridge = parts.next()?;
+    parts.next().is_some().then_some(bridge)
 }
 
-/// Writes the devices of `leaves` that are `depth` bridges down, and below them those behind a further bridge.
-fn branch(out: &mut String, facts: &Facts, leaves: &[&Leaf<'_>], depth: usize, indent: usize) {
-    let pad = " ".repeat(indent);
-    for leaf in leaves.iter().filter(|leaf| bridges(leaf.device).len() == depth) {
-        let _ = writeln!(out, "{pad}{}", open(leaf.device, &leaf.device.address));
-        let _ = writeln!(out, "{pad}  {}\n{pad}</pci>", leaf.inner);
-    }
-    let mut below: Vec<&str> =
-        leaves.iter().filter_map(|leaf| bridges(leaf.device).get(depth).copied()).collect();
-    below.dedup();
-    below.sort_unstable();
-    below.dedup();
-    for bridge in below {
-        let behind: Vec<&Leaf<'_>> =
-            leaves.iter().filter(|leaf| bridges(leaf.device).get(depth) == Some(&bridge)).copied().collect();
-        // A bridge with one device behind it joins nothing; 64 is deeper than any PCI tree.
-        if behind.len() == 1 || depth > 64 {
-            for leaf in behind {
-                let _ = writeln!(out, "{pad}{}", open(leaf.device, &leaf.device.address));
-                let _ = writeln!(out, "{pad}  {}\n{pad}</pci>", leaf.inner);
-            }
-            continue;
+/// Writes `leaves`, which share the bridges above `depth`: devices first, then each further bridge that joins several.
+fn branch(out: &mut String, facts: &Facts, leaves: &[&Leaf<'_>], depth: usize) {
+    let pad = " ".repeat(4 + 2 * depth.min(16));
+    let mut behind: std::collections::BTreeMap<&str, Vec<&Leaf<'_>>> = std::collections::BTreeMap::new();
+    let mut single = Vec::new();
+    for leaf in leaves {
+        // 32 bridges in a row are more than any machine has.
+        match bridge(leaf.device, depth).filter(|_| depth < 32) {
+            Some(bridge) => behind.entry(bridge).or_default().push(leaf),
+            None => single.push(*leaf),
         }
-        let empty = PciDevice {
-            address: bridge.to_owned(),
-            class: Some("0x060400".to_owned()),
-            ..PciDevice::default()
-        };
-        let _ = writeln!(out, "{pad}{}", open(facts.pci.at(bridge).unwrap_or(&empty), bridge));
-        branch(out, facts, &behind, depth + 1, indent + 2);
+    }
+    // A bridge with one device behind it joins nothing.
+    behind.retain(|_, joined| {
+        if let [only] = joined.as_slice() {
+            single.push(only);
+        }
+        joined.len() > 1
+    });
+    single.sort_by(|a, b| a.device.address.cmp(&b.device.address));
+    for leaf in single {
+        let _ = writeln!(out, "{pad}{}/> <!-- {} -->", open(leaf.device, "0x000000"), leaf.name);
+    }
+    for (address, joined) in behind {
+        let unknown = PciDevice { address: address.to_owned(), ..PciDevice::default() };
+        let _ = writeln!(out, "{pad}{}>", open(facts.pci.at(address).unwrap_or(&unknown), "0x060400"));
+        branch(out, facts, &joined, depth + 1);
         let _ = writeln!(out, "{pad}</pci>");
     }
 }
 
-fn open(device: &PciDevice, address: &str) -> String {
-    let speed = Link::gigatransfers(device.link.max_speed.as_deref())
-        .map_or(String::new(), |speed| format!("{speed:.1} GT/s PCIe"));
-    format!(
-        "<pci busid=\"{}\" class=\"{}\" link_speed=\"{speed}\" link_width=\"{}\">",
-        escape(address),
-        escape(device.class.as_deref().unwrap_or("0x000000")),
-        device.link.max_width.unwrap_or(0)
-    )
+/// The start of an element, not closed. What is not known is left out, and read from the machine by NCCL.
+fn open(device: &PciDevice, class: &str) -> String {
+    let mut text = format!(
+        "<pci busid=\"{}\" class=\"{}\"",
+        escape(&device.address),
+        escape(device.class.as_deref().unwrap_or(class))
+    );
+    if let Some(speed) = Link::gigatransfers(device.link.max_speed.as_deref()) {
+        let _ = write!(text, " link_speed=\"{speed:.1} GT/s PCIe\"");
+    }
+    if let Some(width) = device.link.max_width.filter(|width| (1..=32).contains(width)) {
+        let _ = write!(text, " link_width=\"{width}\"");
+    }
+    text
 }
 
 fn escape(text: &str) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control()).take(64).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

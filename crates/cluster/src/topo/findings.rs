@@ -18,6 +18,11 @@ const FEW: CauseEntry = CauseEntry {
     title: "GPUs share a NIC",
     text: "GPUs that share a NIC share its bandwidth. Libraries that choose by distance may put all of them on the same one and leave others idle.",
 };
+const UNEVEN: CauseEntry = CauseEntry {
+    id: "rails-no-multiple-of-gpus",
+    title: "rails are left over",
+    text: "Every GPU has the same number of rails, and those left over carry nothing.",
+};
 const DOWN: CauseEntry = CauseEntry {
     id: "rail-down",
     title: "a rail's port is not active",
@@ -44,14 +49,31 @@ const SLOW_LINK: CauseEntry = CauseEntry {
     text: "A link with fewer lanes or a lower speed bounds every transfer of the device. Reseating, another slot or a reset of the device mends it.",
 };
 const NOT_MLX5: CauseEntry = CauseEntry {
-    id: "ibgda-needs-mlx5",
+    id: "non-mlx5-nic",
     title: "IBGDA works with NVIDIA (mlx5) NICs only",
     text: "NVSHMEM's GPU-initiated transport exists for mlx5 devices alone, and DeepEP's V1 kernels between nodes need it.",
 };
+const SAME_NIC: CauseEntry = CauseEntry {
+    id: "nic-shared-by-two-gpus",
+    title: "left to itself NVSHMEM gives several GPUs one NIC",
+    text: "NVSHMEM takes the nearest NIC. Where several are equally near, ranks of different GPUs take the same one and leave others idle: a run passes with half of the bandwidth or less.",
+};
+const PLANES: CauseEntry = CauseEntry {
+    id: "multi-plane-unused",
+    title: "DeepEP's V1 kernels use one of a GPU's NICs",
+    text: "Their queue pairs are on one device for each rank; the second plane of a ConnectX-8, or a second NIC of a GPU, stays idle.",
+};
+const SHORT: CauseEntry = CauseEntry {
+    id: "rail-slow",
+    title: "a rail's link is slower than those of its siblings",
+    text: "The link came up with fewer lanes or a lower speed. The slowest rank sets the time of every dispatch.",
+};
 
 /// Causes of this part.
-pub const CAUSES: &[&[CauseEntry]] =
-    &[&[UNCLEAR, FEW, DOWN, FARTHER, LOPSIDED, PROFILE, SLOW_LINK, NOT_MLX5], lint::CAUSES];
+pub const CAUSES: &[&[CauseEntry]] = &[
+    &[UNCLEAR, FEW, UNEVEN, DOWN, FARTHER, LOPSIDED, PROFILE, SLOW_LINK, NOT_MLX5, SAME_NIC, PLANES, SHORT],
+    lint::CAUSES,
+];
 
 /// Every finding about GPUs and NICs.
 pub fn findings(
@@ -70,8 +92,11 @@ pub fn findings(
         all.push(enough(topology));
         all.extend(farther(topology));
         all.push(spread(topology));
+        all.extend(slow(topology));
+        all.extend(unpinned(topology, facts, target));
+        all.extend(planes(topology, target));
     }
-    all.extend(topology.with(Role::FailedRail).map(down));
+    all.extend(topology.with(Role::FailedRail).map(|nic| down(nic, facts)));
     all.extend(against(topology, profile));
     all.extend(links(topology, facts));
     all.extend(ibgda(topology, facts, target));
@@ -84,7 +109,9 @@ fn resolved(topology: &Topology, facts: &Facts) -> Finding {
         Finding::new("P100", "GPU to NIC mapping").from_fact(&facts.rdma).from_fact(&facts.pci.devices);
     match &topology.inconclusive {
         None => finding.saw(format!("{} rails for {} GPUs", topology.rails().len(), topology.gpus.len()), ""),
-        Some(reason) if topology.gpus.is_empty() => finding.not_applicable(reason.clone()),
+        Some(reason) if facts.pci.devices.value().is_some() && facts.pci.gpus().is_empty() => {
+            finding.not_applicable(reason.clone())
+        }
         Some(reason) => finding
             .outcome(Status::Unknown, &UNCLEAR)
             .saw(format!("inconclusive: {reason}"), "as many like devices as GPUs, or a multiple")
@@ -97,8 +124,13 @@ fn enough(topology: &Topology) -> Finding {
         (topology.rails().len() + topology.with(Role::FailedRail).count(), topology.gpus.len());
     let finding = Finding::new("P101", "a rail for every GPU")
         .saw(format!("{rails} rails for {gpus} GPUs"), format!("{gpus} or a multiple"));
-    if rails >= gpus {
+    if gpus > 0 && rails.is_multiple_of(gpus) {
         return finding;
+    }
+    if rails > gpus {
+        return finding
+            .outcome(Status::Warn, &UNEVEN)
+            .remedy("Name as many rails as there are GPUs, or a multiple.", &[]);
     }
     finding.outcome(Status::Warn, &FEW).remedy(
         "Pin every rank to its rail, so that the ranks are spread over all of them.",
@@ -106,16 +138,95 @@ fn enough(topology: &Topology) -> Finding {
     )
 }
 
-fn down(nic: &Nic) -> Finding {
-    Finding::new("P102", "rails are up")
-        .about(nic.name.clone())
+fn down(nic: &Nic, facts: &Facts) -> Finding {
+    let finding = Finding::new("P102", "rails are up").about(nic.name.clone());
+    let device = facts.rdma.value().into_iter().flatten().find(|device| device.name == nic.name);
+    let port = device.and_then(|device| device.ports.iter().find(|port| port.number == nic.port));
+    if port.is_some_and(|port| port.active().is_none()) {
+        return finding.unknown(nic.reason.clone()).from_fact(&facts.rdma);
+    }
+    finding
         .outcome(Status::Fail, &DOWN)
-        .saw(nic.reason.clone(), "4: ACTIVE")
+        .saw(format!("{}{}", nic.reason, gpus(nic)), "4: ACTIVE")
         .at(format!("/sys/class/infiniband/{}/ports/{}/state", nic.name, nic.port), crate::facts::Scope::HostKernel)
         .remedy(
             "Look at the cable, the switch port and the subnet manager; reset the device; until it is up leave this node out.",
             &[&format!("cat /sys/class/infiniband/{0}/ports/{1}/phys_state   # Polling: no link partner; Disabled: switched off", nic.name, nic.port), "ibstat; dmesg | grep -i mlx5"],
         )
+}
+
+/// Whose rail it is.
+fn gpus(nic: &Nic) -> String {
+    if nic.gpus.is_empty() {
+        return String::new();
+    }
+    let list: Vec<String> = nic.gpus.iter().map(|gpu| format!("GPU {gpu}")).collect();
+    format!("; the rail of {}", list.join(", "))
+}
+
+fn slow(topology: &Topology) -> Vec<Finding> {
+    let best = topology.with(Role::Rail).filter_map(|nic| nic.gbits).fold(0.0, f64::max);
+    topology
+        .with(Role::Rail)
+        .filter(|nic| nic.gbits.is_some_and(|gbits| gbits < best))
+        .map(|nic| {
+            let rate = nic.gbits.unwrap_or_default();
+            Finding::new("P113", "rails are as fast as their siblings")
+                .about(nic.name.clone())
+                .outcome(Status::Fail, &SHORT)
+                .saw(format!("{rate} Gb/s{}", gpus(nic)), format!("{best} Gb/s"))
+                .at(
+                    format!("/sys/class/infiniband/{}/ports/{}/rate", nic.name, nic.port),
+                    crate::facts::Scope::HostKernel,
+                )
+                .remedy(
+                    "Look at the cable and the switch port, then bring the link up again.",
+                    &[&format!("ibstatus {}", nic.name)],
+                )
+        })
+        .collect()
+}
+
+/// What NVSHMEM does where nobody pins its ranks.
+fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Finding> {
+    if target != Target::DeepepIbgda
+        || topology.gpus.len() < 2
+        || topology.with(Role::Rail).any(|nic| nic.efa)
+    {
+        return None;
+    }
+    let pinned = facts.environment.variables.value().is_some_and(|all| all.contains_key("NVSHMEM_HCA_LIST"));
+    let finding = Finding::new("P114", "NVSHMEM's own choice of NICs");
+    let tied: Vec<String> = topology
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.rails.iter().any(|pin| pin.shared || pin.tied > topology.rails_per_gpu.max(1)))
+        .map(|gpu| gpu.index.to_string())
+        .collect();
+    if tied.is_empty() || pinned {
+        let seen = if pinned { "NVSHMEM_HCA_LIST is set" } else { "every GPU has a nearest rail of its own" };
+        return Some(finding.saw(seen, "a rail for each rank"));
+    }
+    Some(
+        finding
+            .outcome(Status::Warn, &SAME_NIC)
+            .saw(format!("GPUs {} have no nearest rail of their own", tied.join(", ")), "a pin for each rank")
+            .from_fact(&facts.pci.devices)
+            .remedy(
+                "Pin each rank.",
+                &["eval \"$(expertrail topo --emit env)\"   # in each rank, before deep_ep.Buffer()"],
+            ),
+    )
+}
+
+fn planes(topology: &Topology, target: Target) -> Option<Finding> {
+    let several = topology.rails_per_gpu > 1 && !topology.with(Role::Rail).any(|nic| nic.efa);
+    (several && target == Target::DeepepIbgda).then(|| {
+        Finding::new("P115", "one NIC for each GPU")
+            .outcome(Status::Warn, &PLANES)
+            .saw(format!("{} NICs for each GPU", topology.rails_per_gpu), "what V1 uses: 1")
+            .remedy("Expect the bandwidth of one NIC, or use a DeepEP that spreads its queue pairs (pull request 650).", &[])
+    })
 }
 
 fn farther(topology: &Topology) -> Vec<Finding> {
@@ -232,7 +343,9 @@ fn links(topology: &Topology, facts: &Facts) -> Vec<Finding> {
 /// Lanes count for both. Of the speed only a NIC's counts: a GPU lowers its own while it idles.
 fn reduced(name: &str, device: &PciDevice, nic: bool) -> Option<Finding> {
     let link = &device.link;
-    let narrow = link.width.zip(link.max_width).is_some_and(|(now, most)| now < most);
+    // 0 and 255 are what the kernel prints where it does not know.
+    let known = |width: Option<u32>| width.filter(|width| (1..=32).contains(width));
+    let narrow = known(link.width).zip(known(link.max_width)).is_some_and(|(now, most)| now < most);
     let speed = |text: &Option<String>| Link::gigatransfers(text.as_deref());
     let slow = nic && speed(&link.speed).zip(speed(&link.max_speed)).is_some_and(|(now, most)| now < most);
     if !narrow && !slow {

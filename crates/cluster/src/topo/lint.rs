@@ -13,14 +13,14 @@ const INERT: CauseEntry = CauseEntry {
     text: "NVSHMEM reads its list of devices only when the mapping is switched on, and otherwise chooses by itself: ranks may all take one NIC.",
 };
 const COMMON: CauseEntry = CauseEntry {
-    id: "hca-list-common",
-    title: "one NVSHMEM_HCA_LIST for all ranks",
-    text: "DeepEP starts an NVSHMEM world for each rail, in which every process is number 0 of its node: with one common list all of them take its first NIC.",
+    id: "pe-mapping-with-uid-bootstrap",
+    title: "NVSHMEM maps NICs to ranks that all have number 0",
+    text: "DeepEP starts an NVSHMEM world for each rail, in which every process is number 0 of its node: with one common list, or none, all of them take its first NIC.",
 };
 const PREFIX: CauseEntry = CauseEntry {
     id: "hca-list-syntax",
     title: "a device list has a prefix its reader does not know",
-    text: "Only NCCL_IB_HCA knows a leading `=` (exact names) or `^` (all but). UCX and NVSHMEM take it as part of the first name and find no such device.",
+    text: "Only NCCL_IB_HCA knows a leading `=` (exact names). UCX and NVSHMEM take it as part of the first name and find no such device. `^` (all but) is known to NCCL and NVSHMEM, and not to every UCX.",
 };
 const UNKNOWN: CauseEntry = CauseEntry {
     id: "hca-list-wrong-device",
@@ -43,15 +43,16 @@ pub(super) fn findings(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     let at = |finding: Finding| finding.at(fact.source.clone(), Scope::Unknown);
     let mut all = Vec::new();
     all.extend(nvshmem(topology, variables).into_iter().map(at));
-    for name in ["NVSHMEM_HCA_LIST", "UCX_NET_DEVICES"] {
-        if let Some(value) = variables.get(name).filter(|value| value.starts_with(['=', '^'])) {
+    // NVSHMEM's documentation gives `^` a meaning (entries that are left out), and `=` none.
+    for (name, unknown) in [("NVSHMEM_HCA_LIST", &['='][..]), ("UCX_NET_DEVICES", &['=', '^'])] {
+        if let Some(value) = variables.get(name).filter(|value| value.starts_with(unknown)) {
             all.push(at(Finding::new("P109", "device lists are well formed")
                 .about(name)
                 .outcome(Status::Fail, &PREFIX)
-                .saw(value.clone(), value.trim_start_matches(['=', '^']))
+                .saw(short(value), short(value.trim_start_matches(['=', '^'])))
                 .remedy(
                     "Leave the prefix away.",
-                    &[&format!("export {name}={}", value.trim_start_matches(['=', '^']))],
+                    &[&format!("export {name}={}", short(value.trim_start_matches(['=', '^'])))],
                 )));
         }
     }
@@ -63,61 +64,87 @@ pub(super) fn findings(topology: &Topology, facts: &Facts) -> Vec<Finding> {
 }
 
 fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<Finding> {
-    let list = variables.get("NVSHMEM_HCA_LIST").or_else(|| variables.get("NVSHMEM_HCA_PE_MAPPING"))?;
-    let on = variables
-        .get("NVSHMEM_ENABLE_NIC_PE_MAPPING")
-        .is_some_and(|value| !matches!(value.as_str(), "" | "0" | "false" | "no"));
+    let lists = ["NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"];
+    let list = lists.into_iter().find_map(|name| Some((name, variables.get(name)?)));
+    let switch =
+        variables.get("NVSHMEM_ENABLE_NIC_PE_MAPPING").map(|value| value.trim().to_ascii_lowercase());
+    let on = switch.is_some_and(|value| !matches!(value.as_str(), "" | "0" | "f" | "false" | "n" | "no"));
     let pins = &["eval \"$(expertrail topo --emit env)\"   # in each rank, before deep_ep.Buffer()"];
-    if !on {
+    if let (Some((name, list)), false) = (list, on) {
         return Some(
             Finding::new("P107", "NVSHMEM reads its device list")
-                .about("NVSHMEM_HCA_LIST")
+                .about(name)
                 .outcome(Status::Warn, &INERT)
                 .saw(
-                    format!("{list}, and NVSHMEM_ENABLE_NIC_PE_MAPPING is not 1"),
+                    format!("{}, and NVSHMEM_ENABLE_NIC_PE_MAPPING is not 1", short(list)),
                     "NVSHMEM_ENABLE_NIC_PE_MAPPING=1 and a list for each rank",
                 )
                 .remedy("Switch the mapping on and give each rank its own rail.", pins),
         );
     }
-    let count = names(list).len();
     // A process that is one rank has its own list already.
-    if count <= topology.rails_per_gpu.max(1) || topology.gpus.len() < 2 {
+    let count = list.map_or(0, |(_, list)| names(list).len());
+    let but = list.is_some_and(|(_, list)| list.starts_with('^'));
+    let own = !but && (1..=topology.rails_per_gpu.max(1)).contains(&count);
+    if !on || own || topology.gpus.len() < 2 {
         return None;
     }
+    let (name, seen) = match list {
+        Some((name, list)) if but => (name, format!("{}: all devices but these", short(list))),
+        Some((name, _)) => (name, format!("{count} devices in one list")),
+        None => ("NVSHMEM_ENABLE_NIC_PE_MAPPING", "the mapping is on and there is no list".to_owned()),
+    };
     Some(
         Finding::new("P108", "a device list for each rank")
-            .about("NVSHMEM_HCA_LIST")
+            .about(name)
             .outcome(Status::Warn, &COMMON)
-            .saw(format!("{count} devices in one list"), "one rail in the list of each rank")
+            .saw(seen, "one rail in the list of each rank")
             .remedy("Set the list in each rank, not for the pod or the job.", pins),
     )
 }
 
+/// Values of variables may be of any length.
+fn short(value: &str) -> String {
+    let mut text: String = value.chars().take(200).collect();
+    if text.len() < value.len() {
+        text.push_str("...");
+    }
+    text
+}
+
 /// The device names of a list: prefixes and ports dropped.
-pub(super) fn names(list: &str) -> Vec<&str> {
+fn names(list: &str) -> Vec<&str> {
+    entries(list).into_iter().map(|(name, _)| name).collect()
+}
+
+/// The device names of a list, and whether each has a port.
+fn entries(list: &str) -> Vec<(&str, bool)> {
     list.trim_start_matches(['=', '^'])
         .split(',')
-        .map(|entry| entry.split(':').next().unwrap_or(entry).trim())
-        .filter(|name| !name.is_empty())
+        .map(|entry| entry.split_once(':').map_or((entry.trim(), false), |(name, _)| (name.trim(), true)))
+        .filter(|(name, _)| !name.is_empty())
+        // More than any node has; the time that comparing takes is a product.
+        .take(1024)
         .collect()
 }
 
 fn devices(topology: &Topology, variable: &str, value: &str) -> Option<Finding> {
-    // `^` names what is left out; UCX also takes network interfaces and `all`.
-    if value.starts_with('^') || value == "all" || topology.inconclusive.is_some() {
+    // `^` names what is left out.
+    if value.starts_with('^') || topology.inconclusive.is_some() {
         return None;
     }
     let exact = variable != "NCCL_IB_HCA" || value.starts_with('=');
     let mut wrong = Vec::new();
-    for name in names(value) {
+    for (name, ported) in entries(value) {
         let matched: Vec<_> = topology
             .devices
             .iter()
             .filter(|nic| if exact { nic.name == name } else { nic.name.starts_with(name) })
             .collect();
         match matched.as_slice() {
-            [] => wrong.push(format!("{name} does not exist")),
+            // UCX takes network interfaces too, and `all`; a name with a port is an RDMA device's.
+            [] if variable == "UCX_NET_DEVICES" && !ported => {}
+            [] => wrong.push(format!("{} does not exist", short(name))),
             _ if matched.iter().all(|nic| nic.role != Role::Rail) => {
                 wrong.push(format!(
                     "{name} is no rail ({})",
@@ -134,7 +161,7 @@ fn devices(topology: &Topology, variable: &str, value: &str) -> Option<Finding> 
         Finding::new("P110", "device lists name rails")
             .about(variable)
             .outcome(Status::Fail, &UNKNOWN)
-            .saw(format!("{value}: {}", wrong.join("; ")), topology.rails().join(","))
+            .saw(format!("{}: {}", short(value), wrong.join("; ")), topology.rails().join(","))
             .remedy("Name the rails of this node.", &["expertrail topo --emit env"]),
     )
 }
@@ -158,7 +185,7 @@ fn loose(topology: &Topology, value: &str) -> Option<Finding> {
         Finding::new("P111", "NCCL_IB_HCA means what it says")
             .about("NCCL_IB_HCA")
             .outcome(Status::Warn, &LOOSE)
-            .saw(format!("{value} also matches {}", extra.join(", ")), format!("={value}"))
-            .remedy("Put `=` before the list.", &[&format!("export NCCL_IB_HCA='={value}'")]),
+            .saw(format!("{} also matches {}", short(value), extra.join(", ")), format!("={}", short(value)))
+            .remedy("Put `=` before the list.", &[&format!("export NCCL_IB_HCA='={}'", short(value))]),
     )
 }

@@ -6,6 +6,7 @@ mod distance;
 mod emit;
 mod findings;
 mod lint;
+mod narrow;
 mod text;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,12 @@ pub const SCHEMA: &str = "expertrail.topology/1";
 
 /// More GPUs than any node has; a hostile document may claim any number, and the assignment takes the cube of it.
 const GPUS: usize = 64;
+
+/// As for RDMA devices: the largest nodes have 32 EFA functions, and hosts with virtual functions some hundreds.
+const DEVICES: usize = 512;
+
+/// As for PCI functions.
+const FUNCTIONS: usize = 100_000;
 
 /// GPUs, rails and who serves whom.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,6 +116,8 @@ pub struct Nic {
     pub efa: bool,
     /// It is InfiniBand.
     pub infiniband: bool,
+    /// GPUs (local ranks) that it serves, or would if it were up.
+    pub gpus: Vec<usize>,
 }
 
 impl Topology {
@@ -136,9 +145,10 @@ pub fn map(facts: &Facts) -> Topology {
 /// The mapping. `rails` names them, where the caller knows better; a name that is no RDMA device with a PCI function makes the
 /// mapping inconclusive.
 pub fn map_with(facts: &Facts, rails: Option<&[String]>) -> Topology {
-    let mut gpus = facts.pci.gpus();
-    gpus.sort_by(|a, b| a.address.cmp(&b.address));
-    gpus.truncate(GPUS);
+    if let Some(reason) = too_many(facts) {
+        return Topology { schema: SCHEMA.to_owned(), inconclusive: Some(reason), ..Topology::default() };
+    }
+    let gpus = gpus(facts);
     let mut decision = decide(facts, &gpus);
     if let Some(names) = rails {
         name_rails(&mut decision, facts, names);
@@ -159,6 +169,23 @@ pub fn map_with(facts: &Facts, rails: Option<&[String]>) -> Topology {
         pair(&mut topology, &gpus, &decision);
     }
     topology
+}
+
+/// The GPUs in the order of the bus.
+fn gpus(facts: &Facts) -> Vec<&PciDevice> {
+    let mut gpus = facts.pci.gpus();
+    gpus.retain(|gpu| classify::plain(&gpu.address));
+    gpus.sort_by(|a, b| classify::bus_order(&a.address).cmp(&classify::bus_order(&b.address)));
+    gpus.truncate(GPUS);
+    gpus
+}
+
+/// No node has that many; the time that is taken grows faster than the numbers.
+fn too_many(facts: &Facts) -> Option<String> {
+    let devices = facts.rdma.value().map_or(0, Vec::len);
+    let functions = facts.pci.devices.value().map_or(0, Vec::len);
+    (devices > DEVICES || functions > FUNCTIONS)
+        .then(|| format!("{devices} RDMA devices and {functions} PCI functions: no node has that many"))
 }
 
 /// Why there is nothing to map.
@@ -185,30 +212,43 @@ fn nothing(facts: &Facts, gpus: &[&PciDevice], decision: &Decision<'_>) -> Optio
 fn name_rails<'a>(decision: &mut Decision<'a>, facts: &'a Facts, names: &[String]) {
     let found = std::mem::take(decision);
     let mut all: Vec<(Candidate<'a>, String)> = found.rails.into_iter().chain(found.failed).collect();
-    let mut gpus = facts.pci.gpus();
-    gpus.sort_by(|a, b| a.address.cmp(&b.address));
+    let gpus = gpus(facts);
     for (name, reason) in found.others {
         match classify::any(facts, &name, &gpus) {
             Some(candidate) => all.push((candidate, reason)),
             None => decision.others.push((name, reason)),
         }
     }
-    all.sort_by(|(a, _), (b, _)| a.pci.address.cmp(&b.pci.address));
+    all.sort_by(|(a, _), (b, _)| {
+        classify::bus_order(&a.pci.address).cmp(&classify::bus_order(&b.pci.address))
+    });
     for (candidate, reason) in all {
         if names.contains(&candidate.device.name) {
-            decision.rails.push((candidate, "named by --hca".to_owned()));
+            let state = candidate.port.state.as_deref().unwrap_or("no state");
+            let port = candidate.port.number;
+            if candidate.active {
+                decision.rails.push((candidate, "named by --hca".to_owned()));
+            } else {
+                let reason = format!("named by --hca, but port {port} is not active ({state})");
+                decision.failed.push((candidate, reason));
+            }
         } else {
             decision.others.push((candidate.device.name.clone(), format!("not named by --hca ({reason})")));
         }
     }
-    let missing: Vec<&str> = names
+    let taken = |name: &String| {
+        decision.rails.iter().chain(&decision.failed).any(|(rail, _)| rail.device.name == *name)
+    };
+    let missing: Vec<String> = names
         .iter()
-        .filter(|name| !decision.rails.iter().any(|(rail, _)| rail.device.name == **name))
-        .map(String::as_str)
+        .filter(|name| !taken(name))
+        .map(|name| match decision.others.iter().find(|(other, _)| other == name) {
+            Some((_, reason)) => format!("{name} cannot be a rail: {reason}"),
+            None => format!("no RDMA device has the name {name}"),
+        })
         .collect();
     if !missing.is_empty() {
-        decision.unclear =
-            Some(format!("no RDMA device with a PCI function has the name {} (--hca)", missing.join(", ")));
+        decision.unclear = Some(format!("{} (--hca)", missing.join("; ")));
     }
 }
 
@@ -223,6 +263,7 @@ fn nics(facts: &Facts, decision: &Decision<'_>) -> Vec<Nic> {
         gbits: (candidate.gbits > 0.0).then_some(candidate.gbits),
         efa: candidate.fabric == Fabric::Efa,
         infiniband: candidate.fabric == Fabric::InfiniBand,
+        gpus: Vec::new(),
     };
     let mut nics: Vec<Nic> =
         decision.rails.iter().map(|(rail, reason)| known(rail, Role::Rail, reason)).collect();
@@ -241,6 +282,7 @@ fn nics(facts: &Facts, decision: &Decision<'_>) -> Vec<Nic> {
             gbits: port.and_then(crate::facts::Port::gbits),
             efa: device.is_some_and(|device| device.driver.as_deref() == Some("efa")),
             infiniband: port.is_some_and(|port| port.link_layer.as_deref() == Some("InfiniBand")),
+            gpus: Vec::new(),
         });
     }
     nics
@@ -248,53 +290,68 @@ fn nics(facts: &Facts, decision: &Decision<'_>) -> Vec<Nic> {
 
 /// Gives each GPU its rails.
 fn pair(topology: &mut Topology, gpus: &[&PciDevice], decision: &Decision<'_>) {
-    let rails: Vec<&Candidate<'_>> = decision.rails.iter().map(|(rail, _)| rail).collect();
-    let (g, n) = (gpus.len(), rails.len());
     // A rail that is down keeps its GPU's place: it is assigned too, and taken away afterwards.
-    let failed: Vec<&Candidate<'_>> = decision.failed.iter().map(|(rail, _)| rail).collect();
-    let places: Vec<&Candidate<'_>> = rails.iter().chain(&failed).copied().collect();
-    let per_gpu = if places.len() >= g { places.len() / g } else { 0 };
-    let order = |candidate: &Candidate<'_>| {
-        let before = |other: &&&Candidate<'_>| other.pci.address < candidate.pci.address;
-        places.iter().filter(before).count() as i64
-    };
-    let positions: Vec<i64> = places.iter().map(|place| order(place)).collect();
-    // Distance first, then the NUMA node, then the order of the bus: the sum of squares is least where the orders agree.
-    let cost = |gpu: usize, place: usize, at: i64| {
-        let rail = places[place];
-        let numa = i64::from(gpus[gpu].numa != rail.pci.numa);
-        let step = at - positions[place];
-        (rail.distances[gpu].weight() * 2 + numa) * 1_000_000_000 + step * step
-    };
-    topology.rails_per_gpu = per_gpu;
-    let mut chosen: Vec<(usize, usize)> = Vec::new();
-    if per_gpu > 0 {
-        let columns =
-            least_cost(g * per_gpu, places.len(), |row, place| cost(row / per_gpu, place, row as i64));
-        chosen.extend(columns.into_iter().enumerate().map(|(row, place)| (row / per_gpu, place)));
-    } else {
-        // Fewer rails than GPUs: each rail serves as few as can be.
-        let share = g.div_ceil(places.len().max(1));
-        let columns = least_cost(g, places.len() * share, |gpu, column| {
-            cost(gpu, column / share, gpu as i64 / share as i64)
-        });
-        chosen.extend(columns.into_iter().enumerate().map(|(gpu, column)| (gpu, column / share)));
-    }
+    let places: Vec<&Candidate<'_>> =
+        decision.rails.iter().chain(&decision.failed).map(|(rail, _)| rail).collect();
+    let (count, up) = (gpus.len(), decision.rails.len());
+    topology.rails_per_gpu = places.len().checked_div(count).unwrap_or(0);
+    let chosen = assignment(gpus, &places);
     for &(gpu, place) in &chosen {
-        if place >= n {
+        let (Some(rail), Some(device)) = (places.get(place), gpus.get(gpu)) else { continue };
+        let class = |rail: &Candidate<'_>| {
+            (rail.distances.get(gpu).map_or(i64::MAX, |d| d.weight()), device.numa == rail.pci.numa)
+        };
+        if let Some(nic) = topology.devices.iter_mut().find(|nic| nic.name == rail.device.name) {
+            nic.gpus.push(gpu);
+        }
+        if place >= up {
             continue;
         }
-        let rail = places[place];
-        let class = (rail.distances[gpu].weight(), gpus[gpu].numa == rail.pci.numa);
-        let same = |other: &&&Candidate<'_>| {
-            (other.distances[gpu].weight(), gpus[gpu].numa == other.pci.numa) == class
-        };
-        topology.gpus[gpu].rails.push(Pin {
+        let pin = Pin {
             device: rail.device.name.clone(),
             port: rail.port.number,
-            distance: rail.distances[gpu],
-            tied: places.iter().filter(same).count(),
+            distance: rail.distances.get(gpu).copied().unwrap_or_default(),
+            tied: places.iter().filter(|other| class(other) == class(rail)).count(),
             shared: chosen.iter().filter(|&&(_, other)| other == place).count() > 1,
-        });
+        };
+        if let Some(gpu) = topology.gpus.get_mut(gpu) {
+            gpu.rails.push(pin);
+        }
     }
+}
+
+/// Which place each GPU has, several where there are several: nearest first, then of its NUMA node, then in the order of the bus.
+fn assignment(gpus: &[&PciDevice], places: &[&Candidate<'_>]) -> Vec<(usize, usize)> {
+    let count = gpus.len();
+    if count == 0 || places.is_empty() {
+        return Vec::new();
+    }
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by_key(|&place| places.get(place).map(|place| classify::bus_order(&place.pci.address)));
+    let mut positions = vec![0_i64; places.len()];
+    for (position, place) in (0_i64..).zip(order) {
+        if let Some(slot) = positions.get_mut(place) {
+            *slot = position;
+        }
+    }
+    // The sum of squares is least where the orders of the bus agree; it is below a step of the distance.
+    let cost = |gpu: usize, place: usize, at: usize| {
+        let (Some(device), Some(rail)) = (gpus.get(gpu), places.get(place)) else { return 0 };
+        let distance = rail.distances.get(gpu).copied().unwrap_or_default();
+        let numa = i64::from(device.numa != rail.pci.numa);
+        let step = at as i64 - positions.get(place).copied().unwrap_or_default();
+        (distance.weight() * 2 + numa) * 1_000_000_000 + step * step
+    };
+    let per_gpu = places.len() / count;
+    if per_gpu > 0 {
+        let columns = least_cost(count * per_gpu, places.len(), |row, place| cost(row / per_gpu, place, row));
+        return columns.into_iter().enumerate().map(|(row, place)| (row / per_gpu, place)).collect();
+    }
+    // Fewer rails than GPUs: each rail has as many columns as GPUs may share it. A second column costs more than any distance,
+    // so that no rail stays free.
+    let share = count.div_ceil(places.len());
+    let columns = least_cost(count, places.len() * share, |gpu, column| {
+        cost(gpu, column / share, gpu / share) + (column % share) as i64 * 10_000_000_000_000
+    });
+    columns.into_iter().enumerate().map(|(gpu, column)| (gpu, column / share)).collect()
 }

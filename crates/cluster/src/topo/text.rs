@@ -2,80 +2,134 @@
 
 use std::fmt::Write;
 
-use super::{Role, Topology};
+use super::{Gpu, Nic, Role, Topology, emit};
+use crate::render::one_line;
 
-/// A table of GPUs, the devices with their reasons, and the verdict.
+/// A table of GPUs, the devices with their reasons, and the pins of each rank.
 pub fn text(topology: &Topology) -> String {
     let mut out = String::new();
     let node = topology.node.as_deref().unwrap_or("node");
     if let Some(reason) = &topology.inconclusive {
-        let _ = writeln!(out, "{node}: INCONCLUSIVE: {reason}");
-        let _ = writeln!(
-            out,
-            "Name the rails with --hca LIST if you know them, or confirm them by the provider's topology file."
-        );
+        line(&mut out, &format!("{node}: INCONCLUSIVE: {reason}"));
+        if !topology.devices.is_empty() && !topology.gpus.is_empty() {
+            line(
+                &mut out,
+                "Name the rails with --hca LIST if you know them, or confirm them by the provider's topology file.",
+            );
+        }
     } else {
-        let _ = writeln!(
-            out,
-            "{node}: {} GPUs, {} rails",
-            topology.gpus.len(),
-            topology.with(Role::Rail).count()
-        );
+        let (gpus, rails) = (topology.gpus.len(), topology.with(Role::Rail).count());
+        line(&mut out, &format!("{node}: {gpus} GPUs, {rails} rails"));
+        table(&mut out, &topology.gpus.iter().map(|gpu| row(topology, gpu)).collect::<Vec<_>>());
+    }
+    let rails = if topology.inconclusive.is_some() { "may be rails" } else { "rails" };
+    for (role, title) in
+        [(Role::FailedRail, "rails that are down"), (Role::Rail, rails), (Role::Other, "not rails")]
+    {
+        devices(&mut out, topology, role, title);
     }
     if topology.inconclusive.is_none() {
-        let _ = writeln!(
-            out,
-            "\n{:<4} {:<14} {:>4}  {:<24} {:<12} how",
-            "GPU", "PCI", "NUMA", "rail", "distance"
-        );
-        for gpu in &topology.gpus {
-            let numa = gpu.numa.map_or("?".to_owned(), |numa| numa.to_string());
-            let names: Vec<&str> = gpu.rails.iter().map(|pin| pin.device.as_str()).collect();
-            let distance =
-                gpu.rails.iter().map(|pin| pin.distance).max().map_or(String::new(), |d| d.to_string());
-            let names = if names.is_empty() { "none".to_owned() } else { names.join(",") };
-            let _ = writeln!(
-                out,
-                "{:<4} {:<14} {numa:>4}  {names:<24} {distance:<12} {}",
-                gpu.index,
-                gpu.pci,
-                how(topology, gpu.index)
-            );
-        }
-    }
-    for (role, title) in
-        [(Role::FailedRail, "rails that are down"), (Role::Rail, "rails"), (Role::Other, "not rails")]
-    {
-        if topology.with(role).next().is_some() {
-            let _ = writeln!(out, "\n{title}:");
-        }
-        for nic in topology.with(role) {
-            let numa = nic.numa.map_or("?".to_owned(), |numa| numa.to_string());
-            let _ = writeln!(
-                out,
-                "  {:<14} {:<14} NUMA {numa:<3} {}",
-                nic.name,
-                nic.pci.as_deref().unwrap_or("-"),
-                nic.reason
-            );
-        }
+        pins(&mut out, topology);
     }
     out
 }
 
-fn how(topology: &Topology, index: usize) -> String {
-    let Some(gpu) = topology.gpus.get(index) else { return String::new() };
-    let Some(pin) = gpu.rails.first() else { return "its rail is down or there is none".to_owned() };
-    let mut how = if pin.tied > topology.rails_per_gpu.max(1) {
-        format!("by order, {} tied", pin.tied)
-    } else {
-        "nearest".to_owned()
+fn line(out: &mut String, text: &str) {
+    out.push_str(one_line(text).trim_end());
+    out.push('\n');
+}
+
+/// Rows with their columns aligned.
+fn table(out: &mut String, rows: &[[String; 6]]) {
+    let head = ["GPU", "PCI", "NUMA", "rail", "distance", "how"].map(str::to_owned);
+    let width = |column: usize| {
+        let cells = rows.iter().chain([&head]).filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
-    if pin.shared {
-        how.push_str(", shared with another GPU");
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    out.push('\n');
+    for row in [&head].into_iter().chain(rows) {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        line(out, &cells.join("  "));
     }
-    if gpu.rails.len() < topology.rails_per_gpu {
-        let _ = write!(how, ", {} down", topology.rails_per_gpu - gpu.rails.len());
+}
+
+fn row(topology: &Topology, gpu: &Gpu) -> [String; 6] {
+    let names: Vec<&str> = gpu.rails.iter().map(|pin| pin.device.as_str()).collect();
+    let farthest = gpu.rails.iter().map(|pin| pin.distance).max();
+    [
+        gpu.index.to_string(),
+        gpu.pci.clone(),
+        numa(gpu.numa),
+        if names.is_empty() { "none".to_owned() } else { names.join(",") },
+        farthest.map_or("-".to_owned(), |distance| distance.to_string()),
+        how(topology, gpu),
+    ]
+}
+
+fn numa(node: Option<u32>) -> String {
+    node.map_or("?".to_owned(), |node| node.to_string())
+}
+
+fn how(topology: &Topology, gpu: &Gpu) -> String {
+    let down: Vec<&str> = topology
+        .with(Role::FailedRail)
+        .filter(|nic| nic.gpus.contains(&gpu.index))
+        .map(|nic| nic.name.as_str())
+        .collect();
+    let mut parts = Vec::new();
+    // The rails of one GPU may be of several classes; the word holds for all when the order decided for one.
+    let tied = gpu.rails.iter().map(|pin| pin.tied).max().unwrap_or(0);
+    if tied > topology.rails_per_gpu.max(1) {
+        parts.push(format!("by order, {tied} tied"));
+    } else if !gpu.rails.is_empty() {
+        parts.push("nearest".to_owned());
     }
-    how
+    if gpu.rails.iter().any(|pin| pin.shared) {
+        parts.push("shared with another GPU".to_owned());
+    }
+    if !down.is_empty() {
+        parts.push(format!("{} down", down.join(",")));
+    }
+    parts.join(", ")
+}
+
+fn devices(out: &mut String, topology: &Topology, role: Role, title: &str) {
+    let all: Vec<&Nic> = topology.with(role).collect();
+    if all.is_empty() {
+        return;
+    }
+    let name = all.iter().map(|nic| nic.name.chars().count()).max().unwrap_or(0);
+    let _ = writeln!(out, "\n{title}:");
+    for nic in all {
+        let pci = nic.pci.as_deref().unwrap_or("-");
+        line(out, &format!("  {:<name$}  {pci:<12}  NUMA {}  {}", nic.name, numa(nic.numa), nic.reason));
+    }
+}
+
+fn pins(out: &mut String, topology: &Topology) {
+    out.push_str("\npins (rank N of the node is GPU N; --emit env prints them as shell lines):\n");
+    let nccl = emit::nccl_list(topology);
+    if let Some(list) = &nccl {
+        line(out, &format!("  every rank  NCCL_IB_HCA='{list}' NVSHMEM_ENABLE_NIC_PE_MAPPING=1"));
+    } else {
+        line(
+            out,
+            "  every rank  FI_PROVIDER=efa NVSHMEM_NETDEVS_POLICY=EXTERNAL_SHARING_PCIE_SWITCH_NIC_EXCLUSIVE",
+        );
+    }
+    for gpu in &topology.gpus {
+        let text = match (emit::pins(gpu), &nccl) {
+            (None, _) => "no rail is up".to_owned(),
+            (Some(_), None) => format!("libfabric domains {}", emit::domains(gpu)),
+            (Some(pins), Some(_)) => format!("NVSHMEM_HCA_LIST={pins} UCX_NET_DEVICES={pins}"),
+        };
+        line(out, &format!("  rank {:<5}  {text}", gpu.index));
+    }
+    if topology.gpus.iter().flat_map(|gpu| &gpu.rails).any(|pin| pin.tied > topology.rails_per_gpu.max(1)) {
+        out.push_str(
+            "Where the order of the bus decided, equal distance says nothing more: confirm the pairs by the provider's topology file or a fabric test.\n",
+        );
+    }
 }

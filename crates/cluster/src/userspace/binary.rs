@@ -7,18 +7,25 @@ use std::io::{Read, Seek, SeekFrom};
 use memchr::memmem::Finder;
 use object::elf::{DT_NEEDED as NEEDED, DT_RPATH as RPATH, DT_RUNPATH as RUNPATH};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SectionKind};
 
+use super::fatbin::fatbin;
 use crate::facts::CubinArch;
 
 /// A library larger than this is not read: PyTorch's largest is below 2 GiB.
 const LIMIT: u64 = 4 << 30;
+
+/// More than any symbol or string table has: those of `PyTorch`'s largest library are some 100 MB.
+const TABLE: u64 = 512 << 20;
 
 /// Bytes read at a time where text is looked for.
 const CHUNK: usize = 4 << 20;
 
 /// More symbols than an extension of DeepEP imports or NVSHMEM exports by far.
 const SYMBOLS: usize = 1 << 16;
+
+/// More versions of symbols than a library has.
+const VERSIONS: usize = 4096;
 
 /// What an ELF file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +42,8 @@ pub struct Binary {
     pub offers: BTreeSet<String>,
     /// Versions it defines (`MLX5_1.25`).
     pub defines: BTreeSet<String>,
+    /// Versions it wants of others (`IBVERBS_PRIVATE_34` of `libibverbs.so.1`), as pairs of library and version.
+    pub requires: BTreeSet<(String, String)>,
     /// Version of the NVSHMEM device library inside.
     pub nvshmem_device: Option<String>,
     /// GPU code inside.
@@ -50,9 +59,21 @@ pub fn read(file: File) -> Result<Binary, String> {
     if size > LIMIT {
         return Err(format!("larger than {LIMIT} bytes"));
     }
+    let mut again = file.try_clone().map_err(|error| error.to_string())?;
     let cache = ReadCache::new(file);
     let elf: ElfFile64<'_, Endianness, _> =
         ElfFile64::parse(&cache).map_err(|error| format!("no ELF file of 64 bits: {error}"))?;
+    // Tables are read whole. A hostile header must not make that the whole of a sparse file.
+    let tables = elf.sections().filter(|section| {
+        !matches!(section.kind(), SectionKind::Text | SectionKind::Data | SectionKind::ReadOnlyData)
+            && ![".nv_fatbin", "__nv_relfatbin"].iter().any(|name| section.name() == Ok(name))
+            && !section.name().is_ok_and(|name| name.starts_with(".debug"))
+    });
+    if let Some(size) =
+        tables.filter_map(|section| section.file_range()).map(|(_, size)| size).find(|size| *size > TABLE)
+    {
+        return Err(format!("a table of {size} bytes in it is larger than any library has"));
+    }
     let mut binary = Binary::default();
     dynamic(&elf, &mut binary).map_err(|error| error.to_string())?;
     for symbol in elf.dynamic_symbols().take(SYMBOLS * 8) {
@@ -64,11 +85,11 @@ pub fn read(file: File) -> Result<Binary, String> {
     }
     versions(&elf, &mut binary);
     device_version(&elf, &mut binary);
-    // Several fat binaries lie one after the other in this section.
-    if let Some(section) = elf.section_by_name(".nv_fatbin")
-        && let Ok(data) = section.data()
-    {
-        binary.archs = fatbin(data);
+    // Several fat binaries lie one after the other in this section; linked code is in the one, code yet to link in the other.
+    for name in [".nv_fatbin", "__nv_relfatbin"] {
+        if let Some((start, length)) = elf.section_by_name(name).and_then(|section| section.file_range()) {
+            binary.archs.extend(fatbin(&mut again, start, length));
+        }
     }
     Ok(binary)
 }
@@ -102,14 +123,31 @@ fn dynamic(elf: &Elf<'_>, binary: &mut Binary) -> object::Result<()> {
 fn versions(elf: &Elf<'_>, binary: &mut Binary) {
     let (endian, data) = (elf.endian(), elf.data());
     let Ok(sections) = elf.elf_header().sections(endian, data) else { return };
-    let Ok(Some((mut definitions, link))) = sections.gnu_verdef(endian, data) else { return };
-    let Ok(strings) = sections.strings(endian, data, link) else { return };
-    for _ in 0..4096 {
-        let Ok(Some((_, mut names))) = definitions.next() else { return };
-        if let Ok(Some(name)) = names.next()
-            && let Ok(text) = name.name(endian, strings)
-        {
-            binary.defines.insert(String::from_utf8_lossy(text).into_owned());
+    if let Ok(Some((mut definitions, link))) = sections.gnu_verdef(endian, data)
+        && let Ok(strings) = sections.strings(endian, data, link)
+    {
+        for _ in 0..VERSIONS {
+            let Ok(Some((_, mut names))) = definitions.next() else { break };
+            if let Ok(Some(name)) = names.next()
+                && let Ok(text) = name.name(endian, strings)
+            {
+                binary.defines.insert(String::from_utf8_lossy(text).into_owned());
+            }
+        }
+    }
+    if let Ok(Some((mut needs, link))) = sections.gnu_verneed(endian, data)
+        && let Ok(strings) = sections.strings(endian, data, link)
+    {
+        for _ in 0..VERSIONS {
+            let Ok(Some((library, mut names))) = needs.next() else { break };
+            let Ok(file) = library.file(endian, strings) else { continue };
+            let file = String::from_utf8_lossy(file).into_owned();
+            while binary.requires.len() < VERSIONS
+                && let Ok(Some(name)) = names.next()
+            {
+                let Ok(text) = name.name(endian, strings) else { break };
+                binary.requires.insert((file.clone(), String::from_utf8_lossy(text).into_owned()));
+            }
         }
     }
 }
@@ -131,46 +169,6 @@ fn device_version(elf: &Elf<'_>, binary: &mut Binary) {
     if let [major @ 1..=99, minor @ 0..=99, patch @ 0..=999] = numbers.as_slice() {
         binary.nvshmem_device = Some(format!("{major}.{minor}.{patch}"));
     }
-}
-
-/// Architectures of the fat binaries in `data`. Each has a header of 16 bytes (0xBA55ED50, version, size of header, size of what
-/// follows), then entries with a header of their own: kind (1 PTX, 2 ELF), size of header at 4, size of content at 8, architecture
-/// at 28. Compressed content has a plain header.
-pub fn fatbin(data: &[u8]) -> BTreeSet<CubinArch> {
-    const MAGIC: [u8; 4] = [0x50, 0xed, 0x55, 0xba];
-    let word = |at: usize| Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?));
-    let long = |at: usize| Some(u64::from_le_bytes(data.get(at..at.checked_add(8)?)?.try_into().ok()?));
-    let mut archs = BTreeSet::new();
-    let mut from = 0;
-    while let Some(at) =
-        data.get(from..).and_then(|rest| memchr::memmem::find(rest, &MAGIC)).map(|found| from + found)
-    {
-        from = at + 4;
-        let (Some(head), Some(size)) = (word(at + 4), long(at + 8)) else { break };
-        if head != 0x0010_0001 {
-            continue;
-        }
-        let end = (at as u64).saturating_add(16).saturating_add(size).min(data.len() as u64) as usize;
-        let mut entry = at + 16;
-        while entry + 64 <= end {
-            let (Some(kind), Some(header), Some(content), Some(sm)) =
-                (word(entry), word(entry + 4), long(entry + 8), word(entry + 28))
-            else {
-                break;
-            };
-            let kind = kind & 0xffff;
-            if (kind == 1 || kind == 2) && (30..1000).contains(&sm) {
-                archs.insert(CubinArch { sm, ptx: kind == 1, suffix: String::new() });
-            }
-            let step = u64::from(header).saturating_add(content);
-            if header < 32 || step > (end - entry) as u64 {
-                break;
-            }
-            entry += step as usize;
-        }
-        from = from.max(entry);
-    }
-    archs
 }
 
 /// The text after the first `mark` in a file, up to a character that no version has.

@@ -4,14 +4,18 @@
 //! PyTorch loads of its own wheels, the folders of `ld.so.conf`, the default folders. A process is asked by its maps instead.
 
 mod binary;
+mod fatbin;
+mod indexing;
 mod libraries;
 mod python;
 
 use std::path::PathBuf;
 
-pub use binary::{Binary, fatbin, read as read_binary};
+pub use binary::{Binary, read as read_binary};
+pub use fatbin::fatbin;
+pub use indexing::{parse_indexing, parse_rdc_guard};
 pub use libraries::parse_maps;
-pub use python::{parse_indexing, parse_max_teams, parse_metadata, parse_origin};
+pub use python::{parse_max_teams, parse_metadata, parse_origin};
 
 use crate::facts::{DeepEp, Fact, LoadedLibrary, Userspace, Wheel};
 use crate::root::Root;
@@ -153,11 +157,20 @@ fn folders(root: &Root, options: &Options, process: Option<&Fact<Vec<String>>>) 
         }
     }
     if process.is_none() {
-        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"]
-            .into_iter()
-            .filter(|_| root.is_live())
-            .filter_map(|name| std::env::var(name).ok());
-        let prefixes: Vec<String> = active.chain(PREFIXES.into_iter().map(str::to_owned)).collect();
+        let mut prefixes: Vec<String> = Vec::new();
+        if root.is_live() {
+            prefixes.extend(
+                ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| std::env::var(name).ok()),
+            );
+            // The interpreter that `python3` means belongs to the folder above its `bin`.
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let python = std::env::split_paths(&path).find(|folder| folder.join("python3").exists());
+            prefixes.extend(python.and_then(|folder| Some(folder.parent()?.to_string_lossy().into_owned())));
+        }
+        prefixes.extend(PREFIXES.into_iter().map(str::to_owned));
+        for name in root.list("/opt").value().into_iter().flatten().take(FOLDERS) {
+            prefixes.extend([format!("/opt/{name}"), format!("/opt/{name}/.venv")]);
+        }
         for prefix in prefixes {
             let names = root.list(&format!("{prefix}/lib"));
             for python in names.value().into_iter().flatten().filter(|name| name.starts_with("python3")) {

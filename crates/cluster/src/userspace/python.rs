@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::binary;
+use super::indexing::{parse_indexing, parse_rdc_guard};
 use crate::facts::{DeepEp, QpIndexing, Wheel};
 use crate::root::Root;
 
@@ -197,7 +198,14 @@ pub(super) fn source(folder: &Folder) -> Option<DeepEp> {
         found.efa_patch = Some(text.contains("nvshmemx_qp_"));
         if let Some(patched) = parse_indexing(text) {
             let seen = if patched { "pe + npes * id" } else { "pe * num_rc_per_pe" };
-            let evidence = format!("{}: ibgda_get_rc has `{seen}`", folder.shown(&folder.at(path)));
+            let configs = folder.at(&path.replace("ibgda_device.cuh", "configs.cuh"));
+            let guarded = folder.root.text(&configs).value().is_some_and(|text| parse_rdc_guard(text));
+            let half = if patched && !guarded {
+                "; but configs.cuh does not define __CUDACC_RDC__ for NVSHMEM, the other half of the patch"
+            } else {
+                ""
+            };
+            let evidence = format!("{}: ibgda_get_rc has `{seen}`{half}", folder.shown(&folder.at(path)));
             found.indexing.push(QpIndexing { patched, kind: "source".to_owned(), evidence });
         }
     }
@@ -230,24 +238,6 @@ fn source_parts(folder: &Folder, package: &str, found: &mut DeepEp) {
         folder.root.text(&format!("{package}/buffer.py")).value().and_then(|text| parse_max_teams(text));
 }
 
-/// Whether `ibgda_get_rc` of DeepEP's device code finds queue pairs where NVSHMEM from 3.5 on has them. None where the function is not
-/// there. White space and comments do not matter.
-pub fn parse_indexing(text: &str) -> Option<bool> {
-    // The definition, not a call: the last place where a body follows.
-    let at = text.match_indices("ibgda_get_rc(").map(|(at, _)| at).find(|&at| {
-        let rest = &text[at..];
-        rest.find('{').is_some_and(|open| rest.find(';').is_none_or(|end| open < end))
-    })?;
-    let code: String =
-        text[at..].lines().take(40).map(|line| line.split("//").next().unwrap_or(line)).collect();
-    let code: String = code.chars().filter(|c| !c.is_whitespace()).collect();
-    // Up to the end of the function: the first closing brace after the last `return`.
-    let body = code.split_once('{').map_or(code.as_str(), |(_, body)| body);
-    let new = body.contains("npes*id") || body.contains("id*nvshmemi_device_state_d.npes");
-    let old = body.contains("pe*num_rc_per_pe");
-    (new || old).then_some(new)
-}
-
 /// The number that `buffer.py` writes into `NVSHMEM_MAX_TEAMS`.
 pub fn parse_max_teams(text: &str) -> Option<u32> {
     let (_, rest) = text.split_once("NVSHMEM_MAX_TEAMS")?;
@@ -274,25 +264,6 @@ mod tests {
         let url = r#"{"url":"https://x/y.git","vcs_info":{"vcs":"git","commit_id":"567632d0"}}"#;
         assert_eq!(parse_origin(url).as_deref(), Some("https://x/y.git@567632d0"));
         assert_eq!(parse_origin("{"), None);
-    }
-
-    #[test]
-    fn indexing_of_queue_pairs() {
-        // Both forms as the report gives them, in code of our own around.
-        let old = "__device__ auto ibgda_get_rc(int pe, int id) {\n auto n = state->num_rc_per_pe;\n return &state->globalmem.rcs[\n pe * num_rc_per_pe * state->num_devices_initialized +\n id % (num_rc_per_pe * state->num_devices_initialized)];\n}\n";
-        let new = "__device__ auto ibgda_get_rc(int pe, int id) {\n return &state->globalmem.rcs[pe + nvshmemi_device_state_d.npes * id];\n}\n";
-        assert_eq!(parse_indexing(old), Some(false));
-        assert_eq!(parse_indexing(new), Some(true));
-        // The patched tree keeps the old form for old device state.
-        let both = "auto ibgda_get_rc(int pe, int id) {\n if constexpr (v1) { return &rcs[pe * num_rc_per_pe * n + id]; }\n // npes\n return &rcs[pe + nvshmemi_device_state_d.npes * id];\n}";
-        assert_eq!(parse_indexing(both), Some(true));
-        assert_eq!(parse_indexing("auto rc = ibgda_get_rc(pe, id);\n"), None);
-        assert_eq!(
-            parse_indexing(
-                "// npes * id\nauto ibgda_get_rc(int a) { // npes * id\n return pe * num_rc_per_pe; }"
-            ),
-            Some(false)
-        );
     }
 
     #[test]

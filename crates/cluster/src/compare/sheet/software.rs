@@ -95,7 +95,9 @@ fn driver(sheet: &mut Sheet, facts: &Facts) {
 }
 
 fn dwords(text: &str) -> String {
-    RegistryDwords::parse(text).0.into_iter().map(|(key, value)| format!("{key}={value};")).collect()
+    let entries: Vec<String> =
+        RegistryDwords::parse(text).0.into_iter().map(|(key, value)| format!("{key}={value};")).collect();
+    entries.concat()
 }
 
 fn kernel(sheet: &mut Sheet, facts: &Facts) {

@@ -1,0 +1,235 @@
+//! Checks on trees. Every finding has a tree that raises it and a near miss that must not:
+//! `trees/findings/ID.raise.tree` and `ID.near.tree`, or `ID-NAME.…` for further ways to raise it.
+//!
+//! Their first lines say what is checked: `# for TARGET`, then of a raised one `# says STATUS OBSERVED`, in words taken from
+//! the tree and the documents.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use expertrail_cluster::check::{self, CHECKS, Options, Report, Target, Verdict};
+use expertrail_cluster::facts::Facts;
+use expertrail_cluster::finding::{Finding, Manager, Status};
+use expertrail_cluster::root::Root;
+use expertrail_cluster::{causes, collect};
+
+fn facts(place: &std::path::Path) -> Facts {
+    collect::facts(&Root::captured(place), &collect::Options::default())
+}
+
+fn report(place: &std::path::Path, target: Target) -> Report {
+    check::run(&facts(place), &Options { target, profile: None })
+}
+
+fn bad(finding: &Finding) -> bool {
+    matches!(finding.status, Status::Fail | Status::Warn)
+}
+
+struct Fixture {
+    name: String,
+    id: String,
+    raises: bool,
+    target: Target,
+    says: Option<(String, String)>,
+    text: String,
+}
+
+fn fixtures() -> Vec<Fixture> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(tree::folder().join("findings")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let Some(stem) = name.strip_suffix(".tree") else { panic!("{name} is no tree") };
+        let (stem, kind) = stem.rsplit_once('.').unwrap();
+        let raises = match kind {
+            "raise" => true,
+            "near" => false,
+            other => panic!("{name}: {other} is neither raise nor near"),
+        };
+        let text = fs::read_to_string(&path).unwrap();
+        let header = |key: &str| {
+            text.lines().find_map(|line| line.strip_prefix(&format!("# {key} "))).map(str::to_owned)
+        };
+        let target = header("for").unwrap_or_else(|| panic!("{name}: no `# for`")).parse().unwrap();
+        let says = header("says").map(|says| {
+            let (status, observed) = says.split_once(' ').unwrap();
+            (status.to_owned(), observed.to_owned())
+        });
+        assert!(!raises || says.is_some(), "{name}: no `# says`");
+        let id = stem.split('-').next().unwrap().to_owned();
+        all.push(Fixture { name, id, raises, target, says, text });
+    }
+    all
+}
+
+#[test]
+#[ignore = "issue 4 is open: in progress"]
+fn every_check_has_a_tree_that_raises_it_and_a_near_miss() {
+    let all = fixtures();
+    for (id, title) in CHECKS {
+        for raises in [true, false] {
+            let kind = if raises { "raise" } else { "near" };
+            assert!(
+                all.iter().any(|fixture| fixture.id == *id && fixture.raises == raises),
+                "{id} ({title}) has no findings/{id}.{kind}.tree"
+            );
+        }
+    }
+    let known: BTreeSet<&str> = CHECKS.iter().map(|(id, _)| *id).collect();
+    let stray: Vec<&str> =
+        all.iter().filter(|f| !known.contains(f.id.as_str())).map(|f| f.name.as_str()).collect();
+    assert!(stray.is_empty(), "of no check: {stray:?}");
+}
+
+#[test]
+fn trees_raise_what_they_should_and_near_misses_do_not() {
+    let mut wrong = Vec::new();
+    for fixture in fixtures() {
+        let place = tree::unpack_text(&fixture.text);
+        let report = report(place.path(), fixture.target);
+        let of_id: Vec<&Finding> =
+            report.findings.iter().filter(|finding| finding.id == fixture.id).collect();
+        let raised: Vec<&&Finding> = of_id.iter().filter(|finding| bad(finding)).collect();
+        let seen: Vec<String> = of_id
+            .iter()
+            .map(|finding| format!("{} {} ({})", finding.status, finding.observed, finding.wanted))
+            .collect();
+        match &fixture.says {
+            Some((status, observed)) if fixture.raises => {
+                let said = raised.iter().any(|finding| {
+                    finding.status.to_string() == *status && finding.observed.contains(observed.as_str())
+                });
+                if !said {
+                    wrong.push(format!("{}: wanted {status} {observed}, is {seen:?}", fixture.name));
+                }
+                for finding in &raised {
+                    let cause = finding.cause.as_deref().unwrap_or_default();
+                    assert!(
+                        causes::get(cause).is_some(),
+                        "{}: cause `{cause}` is in no registry",
+                        fixture.name
+                    );
+                    assert!(!finding.remedies.is_empty(), "{}: no remedy", fixture.name);
+                    assert!(!finding.evidence.is_empty(), "{}: no evidence", fixture.name);
+                    assert!(!finding.wanted.is_empty(), "{}: nothing wanted", fixture.name);
+                }
+            }
+            _ if raised.is_empty() && of_id.iter().all(|finding| finding.status != Status::Unknown) => {}
+            _ => wrong.push(format!("{}: {seen:?}", fixture.name)),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_healthy_node_passes_for_what_it_is_made_for() {
+    for (name, target) in
+        [("healthy", Target::DeepepIbgda), ("healthy", Target::Expertrail), ("healthy", Target::Nccl)]
+    {
+        let place = tree::unpack(name);
+        let report = report(place.path(), target);
+        let wrong: Vec<String> =
+            report.findings.iter().filter(|f| bad(f)).map(|f| format!("{} {}", f.id, f.observed)).collect();
+        assert!(wrong.is_empty(), "{name} for {target}: {wrong:?}");
+        assert!(matches!(report.verdict, Verdict::Pass), "{name} for {target}: {:?}", report.verdict);
+        assert_eq!(report.exit_code(true), 0);
+    }
+}
+
+#[test]
+#[ignore = "issue 4 is open: in progress"]
+fn ids_and_causes_are_unique() {
+    let mut seen = BTreeSet::new();
+    for (id, title) in CHECKS {
+        assert!(seen.insert(*id), "{id} twice");
+        assert!(
+            id.len() == 4
+                && id.starts_with('P')
+                && id[1..].parse::<u32>().is_ok_and(|n| (1..100).contains(&n))
+        );
+        assert!(!title.is_empty());
+    }
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    for cause in causes::all() {
+        assert!(seen.insert(cause.id, cause.title).is_none(), "{} twice", cause.id);
+        assert!(
+            cause.id.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-'),
+            "{}",
+            cause.id
+        );
+        assert!(!cause.title.is_empty() && cause.text.len() > 40, "{}", cause.id);
+    }
+}
+
+/// The tree of issue 4's "Done when".
+fn virtual_machine() -> Root {
+    Root::captured(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/h200-vm-x2"))
+}
+
+#[test]
+fn the_h200_virtual_machine() {
+    let facts = collect::facts(&virtual_machine(), &collect::Options::default());
+    let of = |target| check::run(&facts, &Options { target, profile: None });
+    let report = of(Target::DeepepIbgda);
+    let failed = |report: &Report| -> Vec<String> {
+        report.findings.iter().filter(|f| f.status == Status::Fail).map(|f| f.id.clone()).collect()
+    };
+    // Both keys, both modules; and it has no RDMA device at all.
+    assert_eq!(failed(&report), ["P001", "P002", "P010", "P011", "P020"]);
+    assert_eq!(report.managed.manager, Manager::Machine);
+    let text = report.text(false);
+    for line in [
+        "options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"",
+        "sudo update-initramfs -u",
+        "sudo reboot",
+        "sudo modprobe nvidia_peermem",
+        "sudo modprobe gdrdrv",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    // A virtual machine is told nothing of ConfigMaps.
+    assert!(!text.contains("kubectl"), "{text}");
+    let ours = of(Target::Expertrail);
+    assert!(failed(&ours).is_empty(), "{:?}", failed(&ours));
+    for id in ["P001", "P002", "P010", "P011", "P012", "P013", "P014"] {
+        let finding = ours.findings.iter().find(|finding| finding.id == id).unwrap();
+        assert_eq!(finding.status, Status::NotApplicable, "{id}");
+    }
+}
+
+#[test]
+fn with_no_evidence_of_the_environment_every_remedy_is_printed() {
+    let mut facts = collect::facts(&virtual_machine(), &collect::Options::default());
+    facts.kernel.hypervisor = expertrail_cluster::facts::Fact::default();
+    let report = check::run(&facts, &Options { target: Target::DeepepIbgda, profile: None });
+    assert_eq!(report.managed.manager, Manager::Unknown);
+    let text = report.text(false);
+    for line in [
+        "modprobe.d/nvidia-expertrail.conf",
+        "kubectl patch nvidiadriver",
+        "Remedies of every kind of node are printed",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn an_empty_tree_is_inconclusive_and_says_what_is_missing() {
+    let place = tempfile::tempdir().unwrap();
+    for target in Target::ALL {
+        let report = report(place.path(), target);
+        assert!(
+            matches!(report.verdict, Verdict::Fail | Verdict::Inconclusive),
+            "{target}: {:?}",
+            report.verdict
+        );
+        assert_ne!(report.exit_code(false), 0);
+        for finding in report.findings.iter().filter(|finding| finding.status == Status::Unknown) {
+            assert!(!finding.observed.is_empty(), "{}: unknown, and no reason", finding.id);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! GPU to NIC mapping, from trees in the shape of real machines and from facts built here.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+
+#[path = "../tree/mod.rs"]
+mod tree;
+
+mod build;
+mod emits;
+mod findings;
+mod hostile;
+mod mappings;
+mod rules;
+mod traps;
