@@ -1,6 +1,13 @@
 //! GPU to NIC mapping, from trees in the shape of real machines and from facts built here.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::unnecessary_wraps,
+    clippy::large_stack_arrays,
+    clippy::needless_for_each,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 #[path = "../tree/mod.rs"]
 mod tree;
