@@ -1,6 +1,12 @@
 //! `expertrail check` as its user runs it: exit codes, output, documents.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 #[path = "../../cluster/tests/tree/mod.rs"]
 mod tree;

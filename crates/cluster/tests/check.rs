@@ -4,7 +4,13 @@
 //! Their first lines say what is checked: `# for TARGET`, then of a raised one `# says STATUS OBSERVED`, in words taken from
 //! the tree and the documents.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 mod tree;
 

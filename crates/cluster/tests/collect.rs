@@ -1,7 +1,13 @@
 //! Facts of trees in the shape of real nodes. What is expected comes from the published facts that the trees were written after, not
 //! from what the code printed.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 mod tree;
 

@@ -1,6 +1,12 @@
 //! Trees and documents that nobody sane made: the answer is a valid document, soon, and never a panic.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 mod tree;
 

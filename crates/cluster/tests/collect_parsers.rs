@@ -1,6 +1,12 @@
 //! No text makes a parser panic, and what a parser says of a well-formed text is what was put in.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 use expertrail_cluster::collect;
 use proptest::prelude::*;

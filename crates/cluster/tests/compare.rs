@@ -1,7 +1,13 @@
 //! Comparison of fleets. Expected lines follow from the rules: more than half of those known is the majority, what could not
 //! be read has no vote.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 mod tree;
 

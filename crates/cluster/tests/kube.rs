@@ -1,6 +1,12 @@
 //! Checks of a cluster: a healthy one, and for each finding a change that raises it and one close by that must not.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 #[path = "kube/world.rs"]
 mod world;

@@ -1,6 +1,12 @@
 //! The compatibility verdict: every combination of the documents and of the version-related failure cases, with its source.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used
+)]
 
 use expertrail_cluster::stack::{Judgement, Question, judge};
 

@@ -1,7 +1,7 @@
 //! The verdict over real NVSHMEM wheels: 3.4.5 and a newer one. `scripts/test` downloads them and names their folder in
 //! `EXPERTRAIL_NVSHMEM_WHEELS`; without it these tests say so and check nothing.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::format_collect, clippy::format_push_string, clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
