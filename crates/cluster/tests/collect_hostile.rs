@@ -1,6 +1,9 @@
 //! Trees and documents that nobody sane made: the answer is a valid document, soon, and never a panic.
 
 #![allow(
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
     clippy::format_collect,
     clippy::format_push_string,
     clippy::unwrap_used,

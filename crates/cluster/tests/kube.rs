@@ -1,6 +1,9 @@
 //! Checks of a cluster: a healthy one, and for each finding a change that raises it and one close by that must not.
 
 #![allow(
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
     clippy::format_collect,
     clippy::format_push_string,
     clippy::unwrap_used,
