@@ -161,10 +161,10 @@ pub fn check(options: &Options, kubectl: &dyn Kubectl) -> Result<Report, KubeErr
     check_with(options, kubectl, &|_| {})
 }
 
-/// As [`check`], calling `step` with what it does next.
+/// As [`check()`], calling `step` with what it does next.
 ///
 /// # Errors
-/// As [`check`].
+/// As [`check()`].
 pub fn check_with(
     options: &Options,
     kubectl: &dyn Kubectl,
