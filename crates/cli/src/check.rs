@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use expertrail_cluster::check::{self, Report, Target};
+use expertrail_cluster::check::{self, Target};
 use expertrail_cluster::{collect, probe};
 
+use crate::check_kube::KubeArgs;
 use crate::node::{Source, Stop, check_output, finish, print, write_output};
 use crate::topo::profile;
 
@@ -45,8 +46,10 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "PROFILE", default_value = "auto")]
     profile: String,
     /// Also run what a file cannot show: lock 1 GiB, GDRCopy, dma-buf export, opening RDMA devices, copies between GPUs.
-    #[arg(long, conflicts_with_all = ["facts", "root"])]
+    #[arg(long, conflicts_with_all = ["facts", "root", "kube"])]
     probe: bool,
+    #[command(flatten)]
+    kube: KubeArgs,
     /// Exit 5 when there are warnings and nothing worse.
     #[arg(long)]
     strict: bool,
@@ -65,6 +68,11 @@ pub(crate) fn main(args: &CheckArgs) -> u8 {
 
 fn run(args: &CheckArgs) -> Result<u8, Stop> {
     check_output(args.json.as_deref())?;
+    if args.kube.wanted() {
+        let report = args.kube.run(args.target.into(), &args.profile)?;
+        show(args, || serde_json::to_string_pretty(&report), &report.text(args.all))?;
+        return Ok(report.exit_code(args.strict));
+    }
     let facts = args.source.read(&collect::Options::default())?;
     let profile = profile(&args.profile, &facts)?;
     let options = check::Options { target: args.target.into(), profile: profile.map(|(profile, _)| profile) };
@@ -72,16 +80,18 @@ fn run(args: &CheckArgs) -> Result<u8, Stop> {
     if args.probe {
         report = report.with(probe::run(&facts, &probe::Options::default()));
     }
-    show(args, &report)
+    show(args, || serde_json::to_string_pretty(&report), &report.text(args.all))?;
+    Ok(report.exit_code(args.strict))
 }
 
-fn show(args: &CheckArgs, report: &Report) -> Result<u8, Stop> {
+/// Writes the document where it is wanted, and `text` unless standard output has the document.
+fn show(args: &CheckArgs, json: impl FnOnce() -> serde_json::Result<String>, text: &str) -> Result<(), Stop> {
     if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(report).map_err(|error| Stop::access(error.to_string()))?;
+        let json = json().map_err(|error| Stop::access(error.to_string()))?;
         write_output(file, &(json + "\n"))?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print(&report.text(args.all))?;
+        print(text)?;
     }
-    Ok(report.exit_code(args.strict))
+    Ok(())
 }

@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod check;
+mod check_kube;
 mod compare;
 mod facts;
 mod node;

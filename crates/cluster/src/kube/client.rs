@@ -207,8 +207,10 @@ pub(super) fn understand(output: &Output) -> Refusal {
     } else {
         Kind::Other
     };
-    // kubectl's last line is the error; those before it are its own log lines.
-    let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
+    // kubectl's last line is the error, those before it are its own log lines; a crash of it, or a plugin, writes on below.
+    let starts = ["error", "Error", "Unable to", "The connection", "panic:"];
+    let named = stderr.lines().rev().find(|line| starts.iter().any(|start| line.starts_with(start)));
+    let last = named.or_else(|| stderr.lines().rev().find(|line| !line.trim().is_empty()));
     let message = match (last, output.code) {
         (Some(line), _) => clean(line.trim().trim_start_matches("error: ")),
         (None, Some(code)) => format!("kubectl ended with status {code} and no message"),

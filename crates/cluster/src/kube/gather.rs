@@ -73,7 +73,7 @@ pub(super) fn identity(client: &mut Client<'_>, options: &Options) -> Result<Ide
     let server = client.json(&["config", "view", "--minify", "-o", "json"]).ok().and_then(address);
     let version = client.json(&["version", "-o", "json"]);
     let error = |refusal: Refusal| KubeError::Cluster {
-        context: context.clone().unwrap_or_else(|| "none is set".to_owned()),
+        context: context.as_deref().map_or_else(|| "none is set".to_owned(), clean),
         server: server.clone().unwrap_or_else(|| "unknown".to_owned()),
         message: refusal.message,
     };

@@ -3,6 +3,9 @@
 //! Read-only: lists, `auth can-i`, logs, and `exec` of programs that only read. The one exception is asked for explicitly
 //! ([`ProbeHost`]): a node debug pod, which is deleted again. Nothing is ever drained, patched or recycled; the commands that
 //! would do so are printed.
+//!
+//! No cluster was at hand when this was written. It is tested with stand-ins for `kubectl`, and with `kubectl` itself against an
+//! API server that the tests make (`tests/kube_server.rs`); `exec` has been seen by the stand-ins only.
 
 mod access;
 mod capacity;
@@ -187,13 +190,14 @@ pub fn check_with(
     findings.extend(state::check(&judge));
     findings.extend(capacity::check(&judge, &capacities));
     findings.extend(host::check(&judge, step));
-    let name = identity.context.clone().unwrap_or_else(|| "the cluster".to_owned());
+    let context = identity.context.as_deref().map(clean);
+    let name = context.clone().unwrap_or_else(|| "the cluster".to_owned());
     Ok(Report {
         nodes: state::lines(&judge),
         resources: resources(&judge),
         topologies: topologies(&cluster),
         checks: check::Report::new(Some(name), options.target, managed(&judge), condense(findings)),
-        context: identity.context,
+        context,
         server: identity.server,
         server_version: identity.version,
         capacities,

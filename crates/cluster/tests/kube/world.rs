@@ -1,10 +1,12 @@
 //! A made-up cluster that tests change, and two stand-ins for kubectl that answer from it: one in this process, one a program.
 //!
-//! Two H200 nodes of eight GPUs (here two, to keep matrices small), a CPU node, one NVIDIADriver resource that was patched
+//! Two H200 nodes of eight GPUs (here two, to keep matrices small), a CPU node, one `NVIDIADriver` resource that was patched
 //! before its pods were made: everything right for IBGDA.
-#![allow(dead_code)] // each test file uses a part
+// Each test file uses a part; what a test helper does not expect is the test's failure.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -62,8 +64,12 @@ impl Inside {
     pub fn print(&self) -> String {
         let mut out = String::new();
         let mut file = |path: &str, text: Option<&str>| match text {
-            Some(text) => out.push_str(&format!("\n@@expertrail + {path}\n{}\n", text.trim_end())),
-            None => out.push_str(&format!("\n@@expertrail - {path}\n")),
+            Some(text) => {
+                let _ = write!(out, "\n@@expertrail + {path}\n{}\n", text.trim_end());
+            }
+            None => {
+                let _ = write!(out, "\n@@expertrail - {path}\n");
+            }
         };
         file("/proc/driver/nvidia/params", self.params.as_deref());
         let line = format!(
@@ -296,7 +302,8 @@ impl Fake {
                     .definitions
                     .iter()
                     .map(|name| format!("customresourcedefinition.apiextensions.k8s.io/{name}\n"))
-                    .collect::<String>(),
+                    .collect::<Vec<_>>()
+                    .concat(),
             ),
             ["get", "configmap", name, ..] => match world.configs.get(*name) {
                 Some(config) => said(config.to_string()),
