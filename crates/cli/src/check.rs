@@ -7,7 +7,7 @@ use expertrail_cluster::check::{self, Target};
 use expertrail_cluster::{collect, probe};
 
 use crate::check_kube::KubeArgs;
-use crate::node::{Source, Stop, check_output, finish, print, write_output};
+use crate::node::{Source, Stop, check_output, finish, show};
 use crate::topo::profile;
 
 /// What the node is wanted for.
@@ -70,7 +70,7 @@ fn run(args: &CheckArgs) -> Result<u8, Stop> {
     check_output(args.json.as_deref())?;
     if args.kube.wanted() {
         let report = args.kube.run(args.target.into(), &args.profile)?;
-        show(args, || serde_json::to_string_pretty(&report), &report.text(args.all))?;
+        show(args.json.as_deref(), || serde_json::to_string_pretty(&report), &report.text(args.all))?;
         return Ok(report.exit_code(args.strict));
     }
     let facts = args.source.read(&collect::Options::default())?;
@@ -80,18 +80,6 @@ fn run(args: &CheckArgs) -> Result<u8, Stop> {
     if args.probe {
         report = report.with(probe::run(&facts, &probe::Options::default()));
     }
-    show(args, || serde_json::to_string_pretty(&report), &report.text(args.all))?;
+    show(args.json.as_deref(), || serde_json::to_string_pretty(&report), &report.text(args.all))?;
     Ok(report.exit_code(args.strict))
-}
-
-/// Writes the document where it is wanted, and `text` unless standard output has the document.
-fn show(args: &CheckArgs, json: impl FnOnce() -> serde_json::Result<String>, text: &str) -> Result<(), Stop> {
-    if let Some(file) = &args.json {
-        let json = json().map_err(|error| Stop::access(error.to_string()))?;
-        write_output(file, &(json + "\n"))?;
-    }
-    if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print(text)?;
-    }
-    Ok(())
 }

@@ -1,11 +1,11 @@
 //! `expertrail compare`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use expertrail_cluster::compare;
 
-use crate::node::{Stop, check_output, finish, print, write_output};
+use crate::node::{Stop, check_output, finish, show};
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
@@ -49,12 +49,6 @@ fn run(args: &CompareArgs) -> Result<u8, Stop> {
         )));
     }
     let report = compare::run(&nodes, unread);
-    if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(&report).map_err(|error| Stop::access(error.to_string()))?;
-        write_output(file, &(json + "\n"))?;
-    }
-    if args.json.as_deref() != Some(Path::new("-")) {
-        print(&report.text())?;
-    }
+    show(args.json.as_deref(), || serde_json::to_string_pretty(&report), &report.text())?;
     Ok(report.exit_code())
 }

@@ -95,6 +95,22 @@ pub(crate) fn write_output(file: &Path, text: &str) -> Result<(), Stop> {
     write_atomic(file, text).map_err(|error| Stop::access(error.to_string()))
 }
 
+/// Writes the document where `--json` wants it, and `text` unless standard output has the document.
+pub(crate) fn show(
+    file: Option<&Path>,
+    json: impl FnOnce() -> serde_json::Result<String>,
+    text: &str,
+) -> Result<(), Stop> {
+    if let Some(file) = file {
+        let json = json().map_err(|error| Stop::access(error.to_string()))?;
+        write_output(file, &(json + "\n"))?;
+    }
+    if file != Some(Path::new("-")) {
+        print(text)?;
+    }
+    Ok(())
+}
+
 /// Writes `text` to standard output. A reader that has gone is no error.
 pub(crate) fn print(text: &str) -> Result<(), Stop> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {

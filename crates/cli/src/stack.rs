@@ -7,7 +7,7 @@ use expertrail_cluster::facts::Facts;
 use expertrail_cluster::stack::{self, Judgement, Question, Transport};
 use expertrail_cluster::{collect, userspace};
 
-use crate::node::{Stop, check_output, finish, open, print, write_output};
+use crate::node::{Stop, check_output, finish, open, show};
 
 /// Transport between nodes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -59,28 +59,17 @@ fn run(args: &StackArgs) -> Result<u8, Stop> {
         TransportName::Efa => Transport::Efa,
         TransportName::None => Transport::None,
     });
-    let mut question = match &args.versions {
+    let question = match &args.versions {
         Some(versions) => {
-            Question::parse(versions).map_err(|error| Stop::usage(format!("--versions: {error}")))?
+            let mut question =
+                Question::parse(versions).map_err(|error| Stop::usage(format!("--versions: {error}")))?;
+            question.set_transport(transport);
+            question
         }
         None => read(args, transport)?,
     };
-    if let Some(transport) = transport {
-        let name = match transport {
-            Transport::Ibgda => "ibgda",
-            Transport::Efa => "efa",
-            Transport::None => "none",
-        };
-        question.set("transport", name, "--transport");
-    }
     let verdict = stack::judge(&question);
-    if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(&verdict).map_err(|error| Stop::access(error.to_string()))?;
-        write_output(file, &(json + "\n"))?;
-    }
-    if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print(&stack::text(&verdict))?;
-    }
+    show(args.json.as_deref(), || serde_json::to_string_pretty(&verdict), &stack::text(&verdict))?;
     Ok(match verdict.judgement {
         Judgement::KnownGood => 0,
         Judgement::KnownBad => 1,

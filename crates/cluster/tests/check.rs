@@ -147,7 +147,6 @@ fn a_healthy_node_passes_for_what_it_is_made_for() {
 }
 
 #[test]
-#[ignore = "issue 4 is open: in progress"]
 fn ids_and_causes_are_unique() {
     let mut seen = BTreeSet::new();
     for (id, title) in CHECKS {

@@ -1,9 +1,6 @@
 //! Trees and documents that nobody sane made: the answer is a valid document, soon, and never a panic.
 
 #![allow(
-    unreachable_pub,
-    clippy::all,
-    clippy::pedantic,
     clippy::format_collect,
     clippy::format_push_string,
     clippy::unwrap_used,
@@ -112,7 +109,7 @@ fn a_file_of_ten_megabytes_in_one_line() {
             put(place.path(), file, &line);
         }
         let facts = read(place.path());
-        assert_eq!(facts.driver.params.value().is_some_and(|all| all.len() > 1), false);
+        assert!(facts.driver.params.value().is_none_or(|all| all.len() <= 1));
         assert_eq!(facts.devices.value().map(Vec::len), Some(0));
     }
 }

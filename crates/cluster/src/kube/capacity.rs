@@ -38,7 +38,7 @@ const MIX: CauseEntry = CauseEntry {
 const MPI: CauseEntry = CauseEntry {
     id: "kube-no-mpi-operator",
     title: "MPIJobs are not known to the cluster",
-    text: "A manifest of kind MPIJob is refused.",
+    text: "A manifest of kind MPIJob is refused, for the API server knows no such kind: the MPI Operator is not installed.",
 };
 const EFA_PLUGIN: CauseEntry = CauseEntry {
     id: "kube-efa-plugin-missing",

@@ -178,20 +178,14 @@ fn device(devices: &mut BTreeMap<String, Device>, path: &str, value: Option<&str
     }
 }
 
+/// The arguments that run `command` in the driver container of `pod`.
+fn exec<'a>(namespace: &'a str, pod: &'a Pod, command: &[&'a str]) -> Vec<&'a str> {
+    [&["exec", "-n", namespace, &pod.name, "-c", DRIVER_CONTAINER, "--"], command].concat()
+}
+
 /// Reads parameters, modules and devices in the driver container of `pod`.
 pub(super) fn look(client: &Client<'_>, namespace: &str, pod: &Pod) -> Look<Inside> {
-    let output = client.raw(&[
-        "exec",
-        "-n",
-        namespace,
-        &pod.name,
-        "-c",
-        DRIVER_CONTAINER,
-        "--",
-        "sh",
-        "-c",
-        SCRIPT,
-    ])?;
+    let output = client.raw(&exec(namespace, pod, &["sh", "-c", SCRIPT]))?;
     if output.code != Some(0) {
         return Err(understand(&output));
     }
@@ -200,18 +194,7 @@ pub(super) fn look(client: &Client<'_>, namespace: &str, pod: &Pod) -> Look<Insi
 
 /// Reads the matrix in the driver container of `pod`.
 pub(super) fn matrix(client: &Client<'_>, namespace: &str, pod: &Pod) -> Look<Matrix> {
-    let text = client.text(&[
-        "exec",
-        "-n",
-        namespace,
-        &pod.name,
-        "-c",
-        DRIVER_CONTAINER,
-        "--",
-        "nvidia-smi",
-        "topo",
-        "-m",
-    ])?;
+    let text = client.text(&exec(namespace, pod, &["nvidia-smi", "topo", "-m"]))?;
     Matrix::parse(&text)
         .map_err(|reason| garbage(&format!("`nvidia-smi topo -m` printed no matrix: {reason}")))
 }

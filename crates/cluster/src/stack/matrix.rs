@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -54,8 +55,10 @@ pub struct Commit {
 }
 
 /// The table. Its text is tested; were it broken, the table would be empty and every verdict "unverified".
-pub fn matrix() -> Matrix {
-    serde_json::from_str(TEXT).unwrap_or_default()
+pub fn matrix() -> &'static Matrix {
+    // A verdict asks for it twice, and a fleet for each node.
+    static READ: LazyLock<Matrix> = LazyLock::new(|| serde_json::from_str(TEXT).unwrap_or_default());
+    &READ
 }
 
 /// Whether a condition holds of `values`; none where its key has no value.

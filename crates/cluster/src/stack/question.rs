@@ -18,6 +18,17 @@ pub enum Transport {
     None,
 }
 
+impl Transport {
+    /// Its value of the key `transport`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ibgda => "ibgda",
+            Self::Efa => "efa",
+            Self::None => "none",
+        }
+    }
+}
+
 /// Every key, with what it says; `--versions` takes them.
 pub const KEYS: &[(&str, &str)] = &[
     ("deep_ep", "version of DeepEP, as 1.2.1+4214430"),
@@ -111,16 +122,16 @@ impl Question {
         if let Some(facts) = facts {
             question.node(facts);
         }
-        if let Some(transport) = transport {
-            let name = match transport {
-                Transport::Ibgda => "ibgda",
-                Transport::Efa => "efa",
-                Transport::None => "none",
-            };
-            question.set("transport", name, "--transport");
-        }
+        question.set_transport(transport);
         question.derive();
         question
+    }
+
+    /// Sets the transport that the caller names, unless one is known.
+    pub fn set_transport(&mut self, transport: Option<Transport>) {
+        if let Some(transport) = transport {
+            self.set("transport", transport.name(), "--transport");
+        }
     }
 
     fn libraries(&mut self, userspace: &Userspace) {

@@ -50,7 +50,7 @@ pub struct Verdict {
 pub fn judge(question: &Question) -> Verdict {
     let mut verdict =
         Verdict { schema: "expertrail.stack/1".to_owned(), question: question.clone(), ..Verdict::default() };
-    for row in matrix().rows {
+    for row in &matrix().rows {
         let answers: Vec<(String, Option<bool>)> = row
             .when
             .iter()
@@ -67,9 +67,9 @@ pub fn judge(question: &Question) -> Verdict {
         let open: Vec<String> =
             answers.into_iter().filter(|(_, answer)| answer.is_none()).map(|(key, _)| key).collect();
         if open.is_empty() {
-            verdict.applies.push(Match { row, open });
-        } else if row.verdict == Judgement::KnownBad && concerns(&row, &open) {
-            verdict.possible.push(Match { row, open });
+            verdict.applies.push(Match { row: row.clone(), open });
+        } else if row.verdict == Judgement::KnownBad && concerns(row, &open) {
+            verdict.possible.push(Match { row: row.clone(), open });
         }
     }
     let order = |found: &Match| match found.row.verdict {
