@@ -1,6 +1,7 @@
 //! The registry of cause ids: what findings, verdicts and (later) diagnoses of logs name as the cause.
 //!
-//! An id is never used again for something else. Each part of this crate lists its own causes; [`all`] joins them.
+//! An id is never used again for something else. Each part of this crate lists its own causes, the table of versions
+//! its rows'; [`all`] joins them.
 
 use crate::{check, compare, kube, probe, stack, topo};
 
@@ -19,7 +20,7 @@ pub struct CauseEntry {
 pub fn all() -> impl Iterator<Item = &'static CauseEntry> {
     let parts: [&[&[CauseEntry]]; 6] =
         [check::CAUSES, topo::CAUSES, stack::CAUSES, kube::CAUSES, probe::CAUSES, compare::CAUSES];
-    parts.into_iter().flatten().copied().flatten()
+    parts.into_iter().flatten().copied().flatten().chain(stack::causes())
 }
 
 /// The cause with this id.

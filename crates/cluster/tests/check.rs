@@ -76,7 +76,8 @@ fn fixtures() -> Vec<Fixture> {
 #[ignore = "issue 4 is open: in progress"]
 fn every_check_has_a_tree_that_raises_it_and_a_near_miss() {
     let all = fixtures();
-    for (id, title) in CHECKS {
+    let checks: Vec<(&str, &str)> = CHECKS.iter().chain(expertrail_cluster::stack::CHECKS).copied().collect();
+    for (id, title) in &checks {
         for raises in [true, false] {
             let kind = if raises { "raise" } else { "near" };
             assert!(
@@ -85,7 +86,7 @@ fn every_check_has_a_tree_that_raises_it_and_a_near_miss() {
             );
         }
     }
-    let known: BTreeSet<&str> = CHECKS.iter().map(|(id, _)| *id).collect();
+    let known: BTreeSet<&str> = checks.iter().map(|(id, _)| *id).collect();
     let stray: Vec<&str> =
         all.iter().filter(|f| !known.contains(f.id.as_str())).map(|f| f.name.as_str()).collect();
     assert!(stray.is_empty(), "of no check: {stray:?}");

@@ -3,7 +3,7 @@
 use super::{Context, Target, remedies};
 use crate::causes::CauseEntry;
 use crate::facts::{Fact, Flavour, Reading, RegistryDwords, Scope};
-use crate::finding::{Finding, Status};
+use crate::finding::{Finding, Manager, Status};
 
 const KEY: CauseEntry = CauseEntry {
     id: "driver-key-missing",
@@ -36,7 +36,16 @@ const NO_DIRECT: CauseEntry = CauseEntry {
     text: "Neither a dma-buf (open kernel modules and Linux 5.12) nor a peer memory module is there, so every transfer between nodes is staged through host memory: a fraction of the bandwidth, and none at all for transports that insist.",
 };
 
-pub(super) const CAUSES: &[CauseEntry] = &[KEY, PENDING, LOST, LINE, NO_DRIVER, NO_DIRECT];
+const PROFILING: CauseEntry = CauseEntry {
+    id: "profiling-restricted",
+    title: "only administrators may profile",
+    text: "DeepEP's own tests time kernels by the profiler (Kineto, CUPTI): without the right they stop with CUPTI_ERROR_INSUFFICIENT_PRIVILEGES or print no kernel times. What is measured by events, and training, do not mind.",
+};
+
+pub(super) const CAUSES: &[CauseEntry] = &[KEY, PENDING, LOST, LINE, NO_DRIVER, NO_DIRECT, PROFILING];
+
+/// Bit of `CAP_SYS_ADMIN` (linux/capability.h), which the driver takes for an administrator.
+const SYS_ADMIN: u64 = 1 << 21;
 
 /// Oldest driver of CUDA 13, and of CUDA 12.0.
 const CUDA13: u32 = 580;
@@ -49,6 +58,7 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
     all.extend(lines(context));
     all.push(version(context));
     all.push(direct(context));
+    all.push(profiling(context));
     all
 }
 
@@ -162,11 +172,11 @@ fn pending(context: &Context<'_>) -> Finding {
     }
     let status = if wants_keys(context) { Status::Fail } else { Status::Warn };
     finding.outcome(status, &PENDING).saw(waiting.join("; "), "the same value in both").remedy_for(
-        Some(crate::finding::Manager::Machine),
+        Some(Manager::Machine),
         "Put the file into the initramfs and reboot (of a virtual machine: stop and start).",
         &["sudo update-initramfs -u      # Debian, Ubuntu; on RHEL: sudo dracut -f", "sudo reboot"],
     ).remedy_for(
-        Some(crate::finding::Manager::Operator),
+        Some(Manager::Operator),
         "Files of the host's modprobe.d do not reach the operator's driver; put the keys into the ConfigMap of its resource and recycle the driver pod.",
         &["kubectl -n nvidia-gpu-operator delete pod -l app.kubernetes.io/component=nvidia-driver"],
     )
@@ -178,12 +188,15 @@ fn kept(context: &Context<'_>) -> Finding {
     if !wants_keys(context) {
         return finding.not_applicable(format!("{} needs no driver keys", context.target));
     }
-    let machine = context.managed.manager == crate::finding::Manager::Machine;
+    let machine = context.managed.manager == Manager::Machine;
     if !machine
         || driver.params.value().is_none()
         || matches!(driver.configured.reading(), Reading::Unreadable(_) | Reading::NotLooked)
     {
         return finding.not_applicable("only a machine of one's own keeps keys in modprobe.d");
+    }
+    if keys(context).iter().all(|&(_, active, _)| active != Some(1)) {
+        return finding.not_applicable("no key is active that could be lost (P001, P002)");
     }
     let lost: Vec<&str> = keys(context)
         .into_iter()
@@ -232,7 +245,7 @@ fn lines(context: &Context<'_>) -> Vec<Finding> {
                 .outcome(Status::Warn, &LINE)
                 .saw(observed, "options nvidia KEY=VALUE, each key once")
                 .at(place, configured.scope)
-                .remedy_for(Some(crate::finding::Manager::Machine), "Write the line as modprobe reads it, each key once, then rebuild the initramfs and reboot.", &["options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\""])
+                .remedy_for(Some(Manager::Machine), "Write the line as modprobe reads it, each key once, then rebuild the initramfs and reboot.", &["options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\""])
         })
         .collect()
 }
@@ -313,4 +326,45 @@ fn direct(context: &Context<'_>) -> Finding {
             .at("/proc/modules", Scope::HostKernel)
             .unknown("driver flavour, kernel release or modules are not known"),
     }
+}
+
+fn profiling(context: &Context<'_>) -> Finding {
+    let (params, capabilities) = (&context.facts.driver.params, &context.facts.limits.capabilities);
+    let finding = context.finding("P018").from_fact(params).from_fact(capabilities);
+    if !matches!(context.target, Target::DeepepIbgda | Target::DeepepEfa) {
+        return finding.not_applicable(format!("{} times itself by events", context.target));
+    }
+    let restricted = params.value().and_then(|params| params.get("RmProfilingAdminOnly"));
+    let Some(restricted) = restricted else {
+        return finding.not_applicable("the driver's RmProfilingAdminOnly is not told");
+    };
+    if restricted.parse() == Ok(0) {
+        return finding.saw(format!("RmProfilingAdminOnly: {restricted}"), "");
+    }
+    let Some(bits) = capabilities.value() else { return finding.unknown(missing(capabilities)).advisory() };
+    if bits & SYS_ADMIN != 0 {
+        return finding
+            .saw(format!("RmProfilingAdminOnly: {restricted}, and this process has CAP_SYS_ADMIN"), "");
+    }
+    finding
+        .outcome(Status::Warn, &PROFILING)
+        .saw(
+            format!("RmProfilingAdminOnly: {restricted}, and this process has no CAP_SYS_ADMIN"),
+            "the capability, or RmProfilingAdminOnly: 0",
+        )
+        .remedy_for(
+            Some(Manager::Machine),
+            "Run DeepEP's tests as root, or load the driver without the restriction.",
+            &["options nvidia NVreg_RestrictProfilingToAdminUsers=0      # in modprobe.d, beside the other keys"],
+        )
+        .remedy_for(
+            Some(Manager::Operator),
+            "Give the pods of DeepEP's tests the capability.",
+            &["securityContext: {capabilities: {add: [SYS_ADMIN, IPC_LOCK]}}"],
+        )
+        .remedy_for(
+            Some(Manager::Container),
+            "Give the container of DeepEP's tests the capability.",
+            &["docker run --cap-add SYS_ADMIN ..."],
+        )
 }

@@ -62,8 +62,14 @@ const IMEX: CauseEntry = CauseEntry {
     text: "Memory is shared between trays through an IMEX channel; without its device node fabric handles fail on import.",
 };
 
+const PERSISTENCE: CauseEntry = CauseEntry {
+    id: "persistence-off",
+    title: "persistence mode is off",
+    text: "The driver tears the GPU down when its last user ends: every job starts with seconds of set-up, and settings such as locked clocks are lost between jobs.",
+};
+
 pub(super) const CAUSES: &[CauseEntry] =
-    &[NO_GPU, LINK, PEER, FABRIC, MANAGER, ECC, XID, CLOCKS, MIG, MEMORY, IMEX];
+    &[NO_GPU, LINK, PEER, FABRIC, MANAGER, ECC, XID, CLOCKS, MIG, MEMORY, IMEX, PERSISTENCE];
 
 /// Reasons of lowered clocks that are faults: hardware slowdown, software thermal, hardware thermal, hardware power brake
 /// (nvml.h, `nvmlClocksEventReason*`). Idle, power cap and settings by the user are none.
@@ -89,6 +95,7 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
             memory_errors(context, nvml),
         ]);
         all.extend([clocks(context, nvml), modes(context, nvml), in_use(context, nvml)]);
+        all.push(persistence(context, nvml));
     } else {
         // One line for all of them.
         let finding = context.finding("P041").from_fact(fact);
@@ -98,7 +105,10 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
         } else {
             let what =
                 "NVLinks, peer access, fabric, memory errors, clocks, modes and memory in use are not known";
-            finding.unknown(format!("{what}: {}", missing(fact))).advisory()
+            let finding = finding.unknown(format!("{what}: {}", missing(fact)));
+            // A capture may have been made without NVML. On the machine itself it is there where the driver is, and what it cannot
+            // tell is what decides.
+            if context.facts.root == "/" { finding } else { finding.advisory() }
         });
     }
     all.push(manager(context));
@@ -392,7 +402,9 @@ fn xids(context: &Context<'_>, fact: &Fact<Vec<Xid>>) -> Vec<Finding> {
     }
     bad.into_iter()
         .map(|xid| {
-            let (status, text): (Status, &str) = if xid.nvswitch {
+            let (status, text): (Status, &str) = if xid.nvswitch && !fatal(&xid.text) {
+                (Status::Warn, "The NVSwitch went on after it. If it comes again and again look at the links (P041) and the fabric manager's log.")
+            } else if xid.nvswitch {
                 (Status::Fail, "A fault of an NVSwitch or of a link to it: reboot; if it comes back have the board replaced.")
             } else if REBOOT.contains(&xid.number) {
                 (Status::Fail, "The GPU has fallen off the bus or hangs: reboot the node; if it comes back have the GPU replaced.")
@@ -409,6 +421,33 @@ fn xids(context: &Context<'_>, fact: &Fact<Vec<Xid>>) -> Vec<Finding> {
                 .remedy(text, &[])
         })
         .collect()
+}
+
+/// Whether the line of an `SXid` says that it was fatal: `20034, Fatal, Link 30 LTSSM Fault Up`, and not `Non-fatal`.
+fn fatal(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("fatal") && !text.contains("non-fatal") && !text.contains("non fatal")
+}
+
+fn persistence(context: &Context<'_>, nvml: &Nvml) -> Finding {
+    let (finding, worst) =
+        each(context.finding("P051"), nvml, &context.facts.nvml, "on for every GPU", |gpu| {
+            (gpu.persistence == Some(false)).then(|| (Status::Warn, "off".to_owned()))
+        });
+    let Some(status) = worst else { return finding };
+    finding
+        .outcome(status, &PERSISTENCE)
+        .remedy_for(
+            Some(Manager::Machine),
+            "Start NVIDIA's persistence daemon.",
+            &["sudo systemctl enable --now nvidia-persistenced      # or: sudo nvidia-smi -pm 1"],
+        )
+        .remedy_for(Some(Manager::Operator), "The driver container starts the daemon; look at its log.", &[])
+        .remedy_for(
+            Some(Manager::Container),
+            "It belongs to the host.",
+            &["sudo nvidia-smi -pm 1      # on the host"],
+        )
 }
 
 fn imex(context: &Context<'_>) -> Finding {

@@ -4,6 +4,7 @@ mod driver;
 mod gpu;
 mod host;
 mod limits;
+mod loaded;
 mod modules;
 mod rdma;
 pub(crate) mod remedies;
@@ -39,11 +40,17 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("P005", "lines of modprobe.d"),
     ("P006", "NVIDIA driver"),
     ("P007", "GPU memory can be registered with NICs"),
+    ("P008", "libcuda fits the driver"),
+    ("P009", "the driver serves the CUDA of the packages"),
     ("P010", "module nvidia_peermem"),
     ("P011", "module gdrdrv"),
     ("P012", "device node /dev/gdrdrv"),
     ("P013", "gdrdrv serves this driver"),
     ("P014", "nvidia_peermem is in use by ib_core"),
+    ("P015", "gdrdrv is bound to the driver"),
+    ("P016", "nvidia_peermem is of the driver's version"),
+    ("P017", "GDRCopy's library"),
+    ("P018", "profiling by users who are not root"),
     ("P020", "RDMA devices"),
     ("P021", "verbs devices are visible"),
     ("P022", "firmware of the rails"),
@@ -51,6 +58,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("P024", "addresses of RoCE ports"),
     ("P025", "EFA driver"),
     ("P026", "huge pages for EFA"),
+    ("P028", "libraries that reach the NICs"),
     ("P030", "locked memory"),
     ("P031", "locked memory of the daemons that start jobs"),
     ("P032", "locked memory configured and active"),
@@ -67,6 +75,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("P048", "MIG and compute mode"),
     ("P049", "GPU memory in use"),
     ("P050", "IMEX channels"),
+    ("P051", "persistence mode"),
     ("P060", "PCI access control"),
     ("P061", "IOMMU translation"),
     ("P062", "NUMA balancing"),
@@ -82,12 +91,18 @@ pub const CHECKS: &[(&str, &str)] = &[
 pub const CAUSES: &[&[CauseEntry]] = &[
     driver::CAUSES,
     modules::CAUSES,
+    loaded::CAUSES,
     rdma::CAUSES,
     limits::CAUSES,
     gpu::CAUSES,
     host::CAUSES,
     variables::CAUSES,
 ];
+
+/// Whether a check has a cause of this id: the table of versions has rows for some of them.
+pub(crate) fn has_cause(id: &str) -> bool {
+    CAUSES.iter().copied().flatten().any(|cause| cause.id == id)
+}
 
 /// What a check may look at.
 pub(crate) struct Context<'a> {
@@ -132,9 +147,10 @@ pub fn run(facts: &Facts, options: &Options) -> Report {
         managed: environment::manager(facts),
         topology: topo::map(facts),
     };
-    let parts: [fn(&Context<'_>) -> Vec<Finding>; 7] = [
+    let parts: [fn(&Context<'_>) -> Vec<Finding>; 8] = [
         driver::check,
         modules::check,
+        loaded::check,
         rdma::check,
         limits::check,
         gpu::check,

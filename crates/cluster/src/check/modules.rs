@@ -4,7 +4,7 @@ use super::driver::missing;
 use super::{Context, Target, remedies};
 use crate::causes::CauseEntry;
 use crate::facts::Facts;
-use crate::finding::{Finding, Status};
+use crate::finding::{Finding, Manager, Status};
 
 const PEERMEM: CauseEntry = CauseEntry {
     id: "peermem-missing",
@@ -32,16 +32,35 @@ const OLD: CauseEntry = CauseEntry {
     text: "gdrdrv before 2.4.2 does not work with drivers from 560 on.",
 };
 
-pub(super) const CAUSES: &[CauseEntry] = &[PEERMEM, UNREGISTERED, GDRCOPY, NODE, OLD];
+const DUMMY: CauseEntry = CauseEntry {
+    id: "gdrdrv-not-bound",
+    title: "gdrdrv is not bound to the driver",
+    text: "Built without the driver's symbols (against GDRCopy's stand-in for them) it loads and cannot pin any memory: gdrcopy_sanity fails, and so does NVSHMEM.",
+};
+const PEERMEM_VERSION: CauseEntry = CauseEntry {
+    id: "peermem-version-differs",
+    title: "nvidia_peermem is of another version than the driver",
+    text: "It belongs to the driver's package; a left-over of an older driver registers with symbols that have changed.",
+};
+
+pub(super) const CAUSES: &[CauseEntry] = &[PEERMEM, UNREGISTERED, GDRCOPY, NODE, OLD, DUMMY, PEERMEM_VERSION];
 
 const GDRCOPY_PACKAGE: &str = "build and install gdrdrv-dkms of GDRCopy 2.5.1 or newer, against this driver";
 
 pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
-    vec![peermem(context), gdrdrv(context), node(context), gdrdrv_version(context), registered(context)]
+    vec![
+        peermem(context),
+        gdrdrv(context),
+        node(context),
+        gdrdrv_version(context),
+        registered(context),
+        bound(context),
+        peermem_version(context),
+    ]
 }
 
 /// What GDRCopy is to the target.
-fn wants_gdrcopy(context: &Context<'_>) -> Option<Status> {
+pub(super) fn wants_gdrcopy(context: &Context<'_>) -> Option<Status> {
     match context.target {
         Target::DeepepIbgda => Some(Status::Fail),
         Target::DeepepEfa => Some(Status::Warn),
@@ -114,15 +133,15 @@ fn node(context: &Context<'_>) -> Finding {
     }
     let mend = |finding: Finding| {
         finding.remedy_for(
-            Some(crate::finding::Manager::Machine),
+            Some(Manager::Machine),
             "Make the node anew, with the major number of the loaded module, and keep it by a udev rule.",
             &["sudo rm -f /dev/gdrdrv && sudo mknod -m 666 /dev/gdrdrv c $(awk '$2==\"gdrdrv\"{print $1}' /proc/devices) 0"],
         ).remedy_for(
-            Some(crate::finding::Manager::Operator),
+            Some(Manager::Operator),
             "Pods get the node through the container toolkit: set NVIDIA_GDRCOPY=enabled in the pod, or mount /dev/gdrdrv; on the node recycle the driver pod.",
             &["env: [{name: NVIDIA_GDRCOPY, value: enabled}]"],
         ).remedy_for(
-            Some(crate::finding::Manager::Container),
+            Some(Manager::Container),
             "Give the container the node.",
             &["docker run --device /dev/gdrdrv ...      # or -e NVIDIA_GDRCOPY=enabled"],
         )
@@ -198,8 +217,62 @@ fn registered(context: &Context<'_>) -> Finding {
     finding
         .outcome(Status::Warn, &UNREGISTERED)
         .saw(format!("ib_core is used by {}", core.used_by.join(",")), "nvidia_peermem among them")
-        .remedy_for(Some(crate::finding::Manager::Machine), "Rebuild the GPU driver's modules against the RDMA stack that runs, and load nvidia_peermem anew.", &["sudo modprobe -r nvidia_peermem && sudo modprobe nvidia_peermem && dmesg | tail"])
-        .remedy_for(Some(crate::finding::Manager::Operator), "Recycle the driver pod after the RDMA driver pod is ready.", &["kubectl -n nvidia-gpu-operator delete pod -l app.kubernetes.io/component=nvidia-driver"])
+        .remedy_for(Some(Manager::Machine), "Rebuild the GPU driver's modules against the RDMA stack that runs, and load nvidia_peermem anew.", &["sudo modprobe -r nvidia_peermem && sudo modprobe nvidia_peermem && dmesg | tail"])
+        .remedy_for(Some(Manager::Operator), "Recycle the driver pod after the RDMA driver pod is ready.", &["kubectl -n nvidia-gpu-operator delete pod -l app.kubernetes.io/component=nvidia-driver"])
+}
+
+fn bound(context: &Context<'_>) -> Finding {
+    let loaded = &context.facts.modules.loaded;
+    let finding = context.finding("P015").from_fact(loaded);
+    let Some(status) = wants_gdrcopy(context) else {
+        return finding.not_applicable(format!("{} does not use GDRCopy", context.target));
+    };
+    if !has(context.facts, "gdrdrv") {
+        return finding.not_applicable("gdrdrv is not loaded (P011)");
+    }
+    let Some(driver) = loaded.value().and_then(|all| all.iter().find(|module| module.name == "nvidia"))
+    else {
+        return finding.not_applicable("the driver's module is not listed");
+    };
+    // Some kernels print no users at all.
+    if driver.used_by.is_empty() {
+        return finding.not_applicable("the kernel lists no users of nvidia");
+    }
+    if driver.used_by.iter().any(|user| user == "gdrdrv") {
+        return finding.saw("nvidia is used by gdrdrv", "");
+    }
+    finding
+        .outcome(status, &DUMMY)
+        .saw(format!("nvidia is used by {}", driver.used_by.join(",")), "gdrdrv among them")
+        .remedies(remedies::module(context.facts, "gdrdrv", GDRCOPY_PACKAGE))
+}
+
+fn peermem_version(context: &Context<'_>) -> Finding {
+    let driver = &context.facts.driver;
+    let finding = context.finding("P016").from_fact(&driver.peermem_version).from_fact(&driver.version);
+    if context.target != Target::DeepepIbgda || !has(context.facts, "nvidia_peermem") {
+        return finding.not_applicable("nvidia_peermem is not demanded or not loaded");
+    }
+    let (Some(module), Some(version)) = (driver.peermem_version.value(), driver.version.value()) else {
+        return finding.not_applicable("the module's version is not told");
+    };
+    let finding =
+        finding.saw(format!("nvidia_peermem {module}, driver {}", version.version), "one version of both");
+    if *module == version.version {
+        return finding;
+    }
+    finding
+        .outcome(Status::Warn, &PEERMEM_VERSION)
+        .remedy_for(
+            Some(Manager::Machine),
+            "Take the old module away and load the driver's own.",
+            &["modinfo -n nvidia_peermem; sudo modprobe -r nvidia_peermem && sudo modprobe nvidia_peermem"],
+        )
+        .remedy_for(
+            Some(Manager::Operator),
+            "Recycle the driver pod, so that its peermem container loads the module anew.",
+            &["kubectl -n nvidia-gpu-operator delete pod -l app.kubernetes.io/component=nvidia-driver"],
+        )
 }
 
 fn has(facts: &Facts, module: &str) -> bool {

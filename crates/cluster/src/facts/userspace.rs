@@ -18,6 +18,8 @@ pub struct Userspace {
     pub ignored_variables: Fact<Vec<String>>,
     /// `/usr/local/cuda/version.json` or the toolkit's folder name.
     pub cuda_toolkit: Fact<String>,
+    /// Version of AWS's EFA installer: `/opt/amazon/efa_installed_packages`.
+    pub efa_installer: Fact<String>,
 }
 
 /// One library name and its copies.
@@ -32,6 +34,13 @@ pub struct LoadedLibrary {
     pub how: String,
     /// Every copy found, the chosen one too.
     pub copies: Vec<LibraryFile>,
+    /// Versions of symbols that the chosen copy has (`MLX5_1.25`); of libibverbs, libmlx5 and libfabric only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub symbol_versions: Vec<String>,
+    /// Versions that the chosen copy wants of another chosen library and that library does not have: `libibverbs.so.1
+    /// IBVERBS_PRIVATE_34`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmet: Vec<String>,
 }
 
 /// A file that holds a library.
@@ -98,6 +107,8 @@ pub struct DeepEp {
     pub aggressive_ptx_disabled: Option<bool>,
     /// How queue pairs are indexed (DeepEP pull request 564), strongest evidence first.
     pub indexing: Vec<QpIndexing>,
+    /// Whether `configs.cuh` of a source tree defines `__CUDACC_RDC__` for NVSHMEM, the other half of pull request 564.
+    pub rdc_guard: Option<bool>,
     /// `NVSHMEM_MAX_TEAMS` that its `buffer.py` writes.
     pub max_teams: Option<u32>,
     /// Symbols of NVSHMEM that the extension wants and the library that loads does not have.

@@ -1,11 +1,13 @@
 //! The verdict over a node's stack as findings.
 
+use super::matrix::parts;
 use super::{Judgement, Question, Transport, judge};
-use crate::causes::CauseEntry;
+use crate::causes::{self, CauseEntry};
 use crate::check::Target;
 use crate::facts::Facts;
 use crate::finding::{Finding, Status};
 
+/// Rows have causes of their own; this one stands in for a row without.
 const BAD: CauseEntry = CauseEntry {
     id: "stack-known-bad",
     title: "a combination of versions that is known to fail",
@@ -30,70 +32,112 @@ const VARIABLE: CauseEntry = CauseEntry {
 /// Causes of this part. Rows of the table have their own ids, see `data/stack-matrix.json`.
 pub const CAUSES: &[&[CauseEntry]] = &[&[BAD, UNVERIFIED, COPIES, VARIABLE]];
 
+/// Ids of the checks of this part with what each looks at.
+pub const CHECKS: &[(&str, &str)] = &[
+    ("P200", "versions that load work together"),
+    ("P201", "one copy of each library"),
+    ("P202", "variables are known to the library"),
+];
+
 /// Findings about the loaded versions.
 pub fn findings(facts: &Facts, target: Target) -> Vec<Finding> {
-    let userspace = &facts.userspace;
-    let deepep = matches!(target, Target::DeepepIbgda | Target::DeepepEfa);
-    let mut all = Vec::new();
-    let verdict = Finding::new("P200", "versions that load work together");
-    if deepep && (!userspace.deep_ep.is_empty() || has(facts, "libnvshmem_host.so.3")) {
-        let transport = if target == Target::DeepepEfa { Transport::Efa } else { Transport::Ibgda };
-        let judged = judge(&Question::of(userspace, Some(facts), Some(transport)));
-        let rows = judged.applies.iter().filter(|found| found.row.verdict == judged.judgement);
-        let why: Vec<&str> = rows.clone().map(|found| found.row.mechanism.as_str()).collect();
-        let fixes: Vec<&str> =
-            rows.map(|found| found.row.fix.as_str()).filter(|fix| !fix.is_empty()).collect();
-        let stack: Vec<String> = ["deep_ep", "nvshmem", "nccl", "torch", "cuda"]
-            .into_iter()
-            .filter_map(|key| judged.question.get(key).map(|value| format!("{key} {value}")))
-            .collect();
-        let finding = verdict
-            .saw(stack.join(", "), "a combination that is known good")
-            .at("libraries and packages", facts.node.scope);
-        let mut finding = match judged.judgement {
-            Judgement::KnownGood => finding,
-            Judgement::KnownBad => finding.outcome(Status::Fail, &BAD),
-            Judgement::Unverified => finding.outcome(Status::Warn, &UNVERIFIED),
-        };
-        if judged.judgement != Judgement::KnownGood {
-            if !why.is_empty() {
-                finding.observed = format!("{}: {}", finding.observed, why.join(" "));
-            }
-            if fixes.is_empty() {
-                finding = finding
-                    .remedy("See what decides.", &["expertrail stack --transport ibgda      # or efa"]);
-            }
-            for fix in fixes {
-                finding = finding.remedy(fix, &[]);
-            }
-        }
-        all.push(finding);
-    } else {
-        let reason = if deepep {
-            "neither DeepEP nor NVSHMEM is installed here (check inside the image)"
-        } else {
-            "the target loads neither DeepEP nor NVSHMEM"
-        };
-        all.push(verdict.not_applicable(reason));
-    }
+    let mut all = verdict(facts, target);
     all.extend(copies(facts, target));
-    all.extend(facts.userspace.ignored_variables.value().into_iter().flatten().filter(|_| deepep).map(
-        |name| {
-            Finding::new("P202", "variables are known to the library")
-                .about(name.clone())
-                .outcome(Status::Warn, &VARIABLE)
-                .saw(
-                    "set, and neither NVSHMEM nor its plugins have this name",
-                    "variables of the loaded version",
-                )
-                .from_fact(&facts.userspace.ignored_variables)
-                .remedy(
-                    "Take it out, or load the NVSHMEM version that knows it.",
-                    &[&format!("unset {name}")],
-                )
-        },
-    ));
+    all.extend(ignored(facts, target));
     all
+}
+
+fn finding(id: &str) -> Finding {
+    let title = CHECKS.iter().find(|(known, _)| *known == id).map_or("", |(_, title)| title);
+    Finding::new(id, title)
+}
+
+fn deepep(target: Target) -> bool {
+    matches!(target, Target::DeepepIbgda | Target::DeepepEfa)
+}
+
+/// One finding for each row of the table that decides, or one that says that none does.
+fn verdict(facts: &Facts, target: Target) -> Vec<Finding> {
+    let userspace = &facts.userspace;
+    let new = || finding("P200");
+    if !deepep(target) {
+        return vec![new().not_applicable("the target loads neither DeepEP nor NVSHMEM")];
+    }
+    if userspace.deep_ep.is_empty() && !has(facts, "libnvshmem_host.so.3") {
+        return vec![
+            new().not_applicable("neither DeepEP nor NVSHMEM is installed here (check inside the image)"),
+        ];
+    }
+    let (transport, name) =
+        if target == Target::DeepepEfa { (Transport::Efa, "efa") } else { (Transport::Ibgda, "ibgda") };
+    let judged = judge(&Question::of(userspace, Some(facts), Some(transport)));
+    let value = |key: &str| judged.question.get(key).map(|value| format!("{key} {value}"));
+    let stack: Vec<String> =
+        ["deep_ep", "nvshmem", "nccl", "torch", "cuda"].into_iter().filter_map(value).collect();
+    if judged.judgement == Judgement::KnownGood {
+        return vec![new().saw(stack.join(", "), "").at("libraries and packages", facts.node.scope)];
+    }
+    let rows: Vec<_> = judged.applies.iter().filter(|found| found.row.verdict == judged.judgement).collect();
+    if rows.is_empty() {
+        let open: Vec<String> = judged
+            .possible
+            .iter()
+            .map(|found| {
+                format!("{} is not known, and with it whether {}", found.open.join(" and "), found.row.title)
+            })
+            .collect();
+        let observed = [stack, open].concat().join("; ");
+        return vec![
+            new()
+                .outcome(Status::Warn, &UNVERIFIED)
+                .saw(observed, "a combination that is known good")
+                .at("libraries and packages", facts.node.scope)
+                .remedy("See what decides.", &[&format!("expertrail stack --transport {name}")]),
+        ];
+    }
+    let status = if judged.judgement == Judgement::KnownBad { Status::Fail } else { Status::Warn };
+    rows.into_iter()
+        .map(|found| {
+            let row = &found.row;
+            let mut keys: Vec<&str> =
+                row.when.iter().filter_map(|condition| parts(condition)).map(|(key, ..)| key).collect();
+            keys.dedup();
+            let seen: Vec<String> = keys.iter().copied().filter_map(value).collect();
+            let alone = judged.unless_patched && keys.contains(&"564");
+            let note =
+                if alone { " (by the commit alone: a build of it with the patch is good)" } else { "" };
+            let cause = causes::get(&row.cause).unwrap_or(&BAD);
+            let mut finding = new()
+                .about(row.id.clone())
+                .outcome(status, cause)
+                .saw(format!("{}: {}{note}", seen.join(", "), row.title), "a combination that is known good")
+                .remedy(&row.fix, &[]);
+            finding.why.clone_from(&row.mechanism);
+            for known in keys.iter().filter_map(|key| judged.question.known.get(*key)) {
+                finding = finding.at(known.source.clone(), facts.node.scope);
+            }
+            if alone {
+                let step = "expertrail stack --source-root DIR      # of the source it was built from";
+                finding =
+                    finding.remedy("Confirm by the source, or by a dispatch between two nodes.", &[step]);
+            }
+            finding
+        })
+        .collect()
+}
+
+/// Variables that the NVSHMEM which loads has no name for.
+fn ignored(facts: &Facts, target: Target) -> Vec<Finding> {
+    let fact = &facts.userspace.ignored_variables;
+    let new = |name: &String| {
+        finding("P202")
+            .about(name.clone())
+            .outcome(Status::Warn, &VARIABLE)
+            .saw("set, and neither NVSHMEM nor its plugins have this name", "variables of the loaded version")
+            .from_fact(fact)
+            .remedy("Take it out, or load the NVSHMEM version that knows it.", &[&format!("unset {name}")])
+    };
+    fact.value().into_iter().flatten().filter(|_| deepep(target)).map(new).collect()
 }
 
 fn has(facts: &Facts, name: &str) -> bool {
@@ -118,9 +162,7 @@ fn copies(facts: &Facts, target: Target) -> Vec<Finding> {
             .collect();
         versions.sort_unstable();
         versions.dedup();
-        let finding = Finding::new("P201", "one copy of each library")
-            .about(library.name.clone())
-            .from_fact(&library.chosen);
+        let finding = finding("P201").about(library.name.clone()).from_fact(&library.chosen);
         let list: Vec<&str> = library.copies.iter().map(|copy| copy.path.as_str()).collect();
         if versions.len() < 2 {
             all.push(finding.saw(format!("{} of one version", list.len()), ""));

@@ -6,6 +6,9 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::causes::CauseEntry;
+use crate::check;
+
 use super::Judgement;
 
 const TEXT: &str = include_str!("../../data/stack-matrix.json");
@@ -28,6 +31,8 @@ pub struct Matrix {
 pub struct Row {
     /// Name of the row.
     pub id: String,
+    /// One line.
+    pub title: String,
     /// Conditions, all of which must hold: `KEY OP VALUE` in one word, with `=`, `!=`, `<`, `>=`; versions compare by their numbers.
     pub when: Vec<String>,
     /// What is known.
@@ -59,6 +64,20 @@ pub fn matrix() -> &'static Matrix {
     // A verdict asks for it twice, and a fleet for each node.
     static READ: LazyLock<Matrix> = LazyLock::new(|| serde_json::from_str(TEXT).unwrap_or_default());
     &READ
+}
+
+/// Causes that rows name, each once, with the title and mechanism of the first row that has it.
+pub fn causes() -> &'static [CauseEntry] {
+    static MADE: LazyLock<Vec<CauseEntry>> = LazyLock::new(|| {
+        let mut all: Vec<CauseEntry> = Vec::new();
+        for row in matrix().rows.iter().filter(|row| !row.cause.is_empty()) {
+            if all.iter().all(|known| known.id != row.cause) && !check::has_cause(&row.cause) {
+                all.push(CauseEntry { id: &row.cause, title: &row.title, text: &row.mechanism });
+            }
+        }
+        all
+    });
+    &MADE
 }
 
 /// Whether a condition holds of `values`; none where its key has no value.
@@ -110,7 +129,8 @@ mod tests {
         let matrix: Matrix = serde_json::from_str(TEXT).unwrap();
         assert!(matrix.rows.len() > 20);
         for row in &matrix.rows {
-            assert!(!row.source.is_empty() && !row.mechanism.is_empty(), "{}", row.id);
+            assert!(!row.source.is_empty() && !row.title.is_empty(), "{}", row.id);
+            assert!(!row.mechanism.is_empty(), "{}", row.id);
             assert_eq!(row.verdict == Judgement::KnownGood, row.cause.is_empty(), "{}", row.id);
             assert_eq!(row.verdict == Judgement::KnownGood, row.fix.is_empty(), "{}", row.id);
             for condition in &row.when {

@@ -7,8 +7,8 @@ mod question;
 mod text;
 mod verdict;
 
-pub use findings::{CAUSES, findings};
-pub use matrix::{Commit, Matrix, Row, matrix};
+pub use findings::{CAUSES, CHECKS, findings};
+pub use matrix::{Commit, Matrix, Row, causes, matrix};
 pub use question::{KEYS, Known, Question, Transport};
 pub use text::text;
 pub use verdict::{Judgement, Match, Verdict, judge};

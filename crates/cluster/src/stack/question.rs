@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::matrix::{compare, matrix};
-use crate::facts::{Facts, Userspace};
+use crate::facts::{Facts, LoadedLibrary, Userspace};
 
 /// Transport between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,14 @@ pub const KEYS: &[(&str, &str)] = &[
     ("roce", "whether the rails are Ethernet: yes or no"),
     ("nic", "kind of the rails: mlx5, efa or other"),
     ("libmlx5_1_25", "whether libmlx5 has the symbols of MLX5_1.25: yes or no"),
+    ("rdma_core", "whether libmlx5 and libibverbs are of one build: ok or mixed"),
+    ("libfabric", "version of libfabric, as 2.4.0amzn1.0"),
+    ("efa_installer", "version of AWS's EFA installer in the image"),
+    ("efa_module", "version of the host's efa module"),
+    ("gpu", "kind of the GPUs: h100, h200, b200, b300, gb200 or gb300"),
+    ("nccl_pair", "whether NCCL loads as it was compiled with: same or differ"),
+    ("nvshmem_build", "wheel, or source where it was built on the spot"),
+    ("rdc_guard", "whether DeepEP defines __CUDACC_RDC__ for NVSHMEM: yes or no"),
 ];
 
 /// A value and where it is from.
@@ -139,8 +147,17 @@ impl Question {
             let key = match library.name.as_str() {
                 "libnvshmem_host.so.3" => "nvshmem",
                 "libnccl.so.2" => "nccl",
+                "libmlx5.so.1" => {
+                    self.rdma_core(library);
+                    continue;
+                }
                 _ => continue,
             };
+            if let Some(chosen) = library.chosen.value().filter(|_| key == "nvshmem")
+                && chosen.path.contains("/nvidia/nvshmem/lib/")
+            {
+                self.set("nvshmem_build", "wheel", chosen.path.clone());
+            }
             if let Some(chosen) = library.chosen.value()
                 && let Some(version) = &chosen.version
             {
@@ -184,6 +201,9 @@ impl Question {
                 );
             }
         }
+        if let Some(version) = userspace.efa_installer.value() {
+            self.set("efa_installer", version.clone(), userspace.efa_installer.source.clone());
+        }
         if let Some(version) = userspace.cuda_toolkit.value() {
             self.set("cuda", version.clone(), userspace.cuda_toolkit.source.clone());
         }
@@ -202,6 +222,20 @@ impl Question {
         let cuda = self.get("cuda").and_then(|cuda| cuda.split('.').next()).map(str::to_owned);
         if let (Some((major, path)), Some(cuda)) = (major, cuda) {
             self.set("cuda_major", if major == cuda { "same" } else { "differ" }, path);
+        }
+    }
+
+    /// What the versions of its symbols tell of the libmlx5 that loads.
+    fn rdma_core(&mut self, library: &LoadedLibrary) {
+        let Some(chosen) = library.chosen.value().filter(|_| !library.symbol_versions.is_empty()) else {
+            return;
+        };
+        let new = library.symbol_versions.iter().any(|version| version == "MLX5_1.25");
+        self.set("libmlx5_1_25", if new { "yes" } else { "no" }, chosen.path.clone());
+        if library.unmet.is_empty() {
+            self.set("rdma_core", "ok", chosen.path.clone());
+        } else {
+            self.set("rdma_core", "mixed", format!("{} wants {}", chosen.path, library.unmet.join(", ")));
         }
     }
 
@@ -242,6 +276,9 @@ impl Question {
         if let Some(patch) = found.efa_patch {
             self.set("efa_patch", word(patch), source);
         }
+        if let Some(guard) = found.rdc_guard {
+            self.set("rdc_guard", word(guard), source);
+        }
         if let Some(best) = found.indexing.iter().min_by_key(|evidence| strength(&evidence.kind)) {
             self.set("564", word(best.patched), best.evidence.clone());
         }
@@ -261,15 +298,22 @@ impl Question {
         }
         // Without NVML the PCI ids of the GPUs that the documents speak of.
         if let Some(id) = facts.pci.gpus().first().and_then(|gpu| gpu.device.as_deref()) {
-            let sm = match id {
-                "0x2330" | "0x2331" | "0x2335" => "90",
-                "0x2901" | "0x2941" => "100",
-                "0x3182" | "0x31c2" => "103",
-                _ => "",
+            let known = match id {
+                "0x2330" | "0x2331" => Some(("h100", "90")),
+                "0x2335" => Some(("h200", "90")),
+                "0x2901" => Some(("b200", "100")),
+                "0x2941" => Some(("gb200", "100")),
+                "0x3182" => Some(("b300", "103")),
+                "0x31c2" => Some(("gb300", "103")),
+                _ => None,
             };
-            if !sm.is_empty() {
+            if let Some((gpu, sm)) = known {
+                self.set("gpu", gpu, format!("PCI id {id}"));
                 self.set("sm", sm, format!("PCI id {id}"));
             }
+        }
+        if let Some(version) = facts.driver.efa_version.value() {
+            self.set("efa_module", version.clone(), facts.driver.efa_version.source.clone());
         }
         if let Some(version) = facts.driver.version.value() {
             self.set("driver", version.version.clone(), facts.driver.version.source.clone());
@@ -335,6 +379,12 @@ impl Question {
         if let (Some(device), Some(host)) = (self.get("nvshmem_device"), self.get("nvshmem")) {
             let word = if compare(device, host).is_eq() { "same" } else { "differ" };
             self.set("device_host", word, "device code of the extension against the library that loads");
+        }
+        if let (Some(built), Some(loaded)) =
+            (self.get("nccl_built"), self.get("nccl").filter(|nccl| *nccl != "none"))
+        {
+            let word = if compare(built, loaded).is_eq() { "same" } else { "differ" };
+            self.set("nccl_pair", word, "NCCL of the extension against the library that loads");
         }
         if let Some(sm) = self.get("sm").and_then(|sm| sm.parse::<u32>().ok())
             && !self.archs.is_empty()

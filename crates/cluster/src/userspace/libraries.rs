@@ -73,6 +73,8 @@ pub(super) struct Search<'a> {
     pub(super) runpath: Vec<String>,
     pub(super) preload: Vec<String>,
     pub(super) library_path: Vec<String>,
+    /// Names and files of the loader's cache; none where there is no cache.
+    pub(super) cache: Option<Vec<(String, String)>>,
 }
 
 impl Search<'_> {
@@ -129,9 +131,20 @@ impl Search<'_> {
                 take(file, (loader && torch).then_some("PyTorch's wheels"));
             }
         }
+        for (_, path) in self.cache.iter().flatten().filter(|(name, _)| {
+            // `libcudart.so` stands for whichever version is there.
+            name == wanted.name || (wanted.name.ends_with(".so") && name.starts_with(wanted.name))
+        }) {
+            let real = self.root.resolve(path).value().cloned().unwrap_or_else(|| path.clone());
+            if let Some(file) = self.file(self.root, &real, &real, wanted) {
+                take(file, loader.then_some("ld.so.cache"));
+            }
+        }
+        // With a cache the loader does not look into these folders: what was put there since `ldconfig` ran is not found.
+        let how = (loader && self.cache.is_none()).then_some("ld.so.conf");
         for file in self.configured().iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted))
         {
-            take(file, loader.then_some("ld.so.conf"));
+            take(file, how);
         }
         for file in DEFAULT.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted)) {
             take(file, loader.then_some("default folder"));
@@ -155,7 +168,7 @@ impl Search<'_> {
             Some(file) => Fact::read(file, source, self.root.scope("/lib")),
             None => Fact::absent(source, Scope::Unknown),
         };
-        Some(LoadedLibrary { name: wanted.name.to_owned(), chosen, how, copies })
+        Some(LoadedLibrary { name: wanted.name.to_owned(), chosen, how, copies, ..LoadedLibrary::default() })
     }
 
     /// Files of the library in one folder, whatever follows `.so`.

@@ -1,17 +1,21 @@
 //! Reading libraries and Python packages: what would load, what a process has mapped, what else lies about.
 //!
 //! What would load is found in the loader's order: `LD_PRELOAD`, `DT_RPATH` of DeepEP's extension, `LD_LIBRARY_PATH`, `DT_RUNPATH`, what
-//! PyTorch loads of its own wheels, the folders of `ld.so.conf`, the default folders. A process is asked by its maps instead.
+//! PyTorch loads of its own wheels, `ld.so.cache` (where there is none, the folders of `ld.so.conf`), the default folders. A process is asked
+//! by its maps instead, in its own file system.
 
 mod binary;
+mod cache;
 mod fatbin;
 mod indexing;
 mod libraries;
+mod process;
 mod python;
 
 use std::path::PathBuf;
 
 pub use binary::{Binary, read as read_binary};
+pub use cache::parse_cache;
 pub use fatbin::fatbin;
 pub use indexing::{parse_indexing, parse_rdc_guard};
 pub use libraries::parse_maps;
@@ -20,6 +24,7 @@ pub use python::{parse_max_teams, parse_metadata, parse_origin};
 use crate::facts::{DeepEp, Fact, LoadedLibrary, Userspace, Wheel};
 use crate::root::Root;
 use libraries::Search;
+use process::Place;
 use python::Folder;
 
 /// Where to look.
@@ -40,50 +45,96 @@ const PREFIXES: [&str; 7] =
 /// More folders of packages than a machine has.
 const FOLDERS: usize = 64;
 
+/// More bytes than a loader's cache has: some hundred KB on a machine with all of CUDA.
+const CACHE: u64 = 64 << 20;
+
+/// Libraries whose symbols have versions that matter here.
+const VERSIONED: [&str; 3] = ["libibverbs.so.1", "libmlx5.so.1", "libfabric.so.1"];
+
 /// Reads libraries and packages of `root`.
 pub fn collect(root: &Root, options: &Options) -> Userspace {
-    let process =
-        options.pid.map(|pid| root.text(&format!("/proc/{pid}/maps")).map(|text| parse_maps(&text)));
-    let folders = folders(root, options, process.as_ref());
+    let maps = options.pid.map(|pid| root.text(&format!("/proc/{pid}/maps")).map(|text| parse_maps(&text)));
+    let place = process::place(root, options.pid);
+    let root = &place.root;
+    let folders = folders(&place, options, maps.as_ref());
     let wheels: Vec<Wheel> = folders.iter().flat_map(python::wheels).collect();
     let mut deep_ep: Vec<DeepEp> =
         folders.iter().filter_map(|folder| python::deep_ep(folder, &wheels_of(folder, &wheels))).collect();
     deep_ep.extend(options.source_root.as_deref().and_then(|path| python::source(&Folder::named(path))));
-    let variable = |name: &str| {
-        if root.is_live() { std::env::var(name).unwrap_or_default() } else { environ(root, name) }
-    };
-    let split = |text: &str| {
-        text.split([':', ' ']).filter(|part| part.starts_with('/')).map(str::to_owned).collect::<Vec<_>>()
+    let split = |name: &str| {
+        let parts = place.variable(name).split([':', ' ']).filter(|part| part.starts_with('/'));
+        parts.map(str::to_owned).collect::<Vec<_>>()
     };
     let (rpath, runpath) = search_paths(root, &folders, &deep_ep);
     let search = Search {
         root,
         folders: &folders,
         wheels: &wheels,
-        mapped: process.as_ref(),
+        mapped: maps.as_ref(),
         rpath,
         runpath,
-        preload: split(&variable("LD_PRELOAD")),
-        library_path: split(&variable("LD_LIBRARY_PATH")),
+        preload: split("LD_PRELOAD"),
+        library_path: split("LD_LIBRARY_PATH"),
+        cache: root.bytes("/etc/ld.so.cache", CACHE).value().map(|bytes| parse_cache(bytes)),
     };
-    let libraries = search.all();
+    let mut libraries = search.all();
+    symbol_versions(root, &folders, &mut libraries);
     let (source, scope) = ("*.dist-info", root.scope("/usr"));
     let wheels =
         if folders.is_empty() { Fact::absent(source, scope) } else { Fact::read(wheels, source, scope) };
     missing_symbols(root, &folders, &libraries, &mut deep_ep);
-    let ignored_variables = ignored(root, &folders, &libraries);
-    Userspace { libraries, wheels, deep_ep, ignored_variables, cuda_toolkit: toolkit(root) }
+    let ignored_variables = ignored(&place, &folders, &libraries);
+    let efa_installer =
+        root.text("/opt/amazon/efa_installed_packages").parse(|text| parse_efa_installer(&text));
+    Userspace { libraries, wheels, deep_ep, ignored_variables, cuda_toolkit: toolkit(root), efa_installer }
 }
 
-/// The NVSHMEM library that loads, as a path outside of any prefix.
-fn nvshmem(root: &Root, folders: &[Folder], libraries: &[LoadedLibrary]) -> Option<PathBuf> {
-    let library = libraries.iter().find(|library| library.name.starts_with("libnvshmem_host"))?;
+/// `# EFA installer version: 1.48.0`.
+///
+/// # Errors
+/// Without such a line.
+pub fn parse_efa_installer(text: &str) -> Result<String, String> {
+    let version = text.lines().find_map(|line| line.split_once("EFA installer version:"));
+    let version = version.map(|(_, version)| version.trim().to_owned()).filter(|version| !version.is_empty());
+    version.ok_or_else(|| "it names no version of the installer".to_owned())
+}
+
+/// The file of the copy that loads, as a path outside of any prefix.
+fn loads(root: &Root, folders: &[Folder], library: &LoadedLibrary) -> Option<PathBuf> {
     let path = &library.chosen.value()?.path;
     let folder = folders.iter().find(|folder| !folder.prefix.is_empty() && path.starts_with(&folder.prefix));
     match folder {
         Some(folder) => folder.root.real(&path[folder.prefix.len()..]).ok(),
         None => root.real(path).ok(),
     }
+}
+
+/// Versions of symbols, which tell what the libraries of rdma-core and libfabric can do and whether they are of one build.
+fn symbol_versions(root: &Root, folders: &[Folder], libraries: &mut [LoadedLibrary]) {
+    let mut wants: Vec<(usize, String, String)> = Vec::new();
+    for (index, library) in libraries.iter_mut().enumerate() {
+        if !VERSIONED.contains(&library.name.as_str()) {
+            continue;
+        }
+        let file = loads(root, folders, library).and_then(|path| std::fs::File::open(path).ok());
+        let Some(binary) = file.and_then(|file| binary::read(file).ok()) else { continue };
+        library.symbol_versions = binary.defines.into_iter().collect();
+        wants.extend(binary.requires.into_iter().map(|(of, version)| (index, of, version)));
+    }
+    for (index, of, version) in wants {
+        let has = libraries
+            .iter()
+            .find(|library| library.name == of && !library.symbol_versions.is_empty())
+            .is_none_or(|library| library.symbol_versions.contains(&version));
+        if let Some(library) = libraries.get_mut(index).filter(|_| !has) {
+            library.unmet.push(format!("{of} {version}"));
+        }
+    }
+}
+
+/// The NVSHMEM library that loads, as a path outside of any prefix.
+fn nvshmem(root: &Root, folders: &[Folder], libraries: &[LoadedLibrary]) -> Option<PathBuf> {
+    loads(root, folders, libraries.iter().find(|library| library.name.starts_with("libnvshmem_host"))?)
 }
 
 /// Names of NVSHMEM that an extension wants and the library that loads does not have.
@@ -103,22 +154,16 @@ fn missing_symbols(root: &Root, folders: &[Folder], libraries: &[LoadedLibrary],
     }
 }
 
-fn ignored(root: &Root, folders: &[Folder], libraries: &[LoadedLibrary]) -> Fact<Vec<String>> {
-    let names: Vec<String> = if root.is_live() {
-        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
-    } else {
-        let text = root.text("/environ.txt");
-        let lines = text.value().map_or("", String::as_str).lines();
-        lines.filter_map(|line| line.split_once('=')).map(|(name, _)| name.to_owned()).collect()
-    };
+fn ignored(place: &Place, folders: &[Folder], libraries: &[LoadedLibrary]) -> Fact<Vec<String>> {
+    let root = &place.root;
     // NVSHMEM_VERSION is no setting: images carry it as a label.
-    let names: Vec<String> = names
-        .into_iter()
+    let names: Vec<String> = place
+        .names()
         .filter(|name| {
             name.starts_with("NVSHMEM_")
-                && !["NVSHMEM_VERSION", "NVSHMEM_DIR", "NVSHMEM_HOME", "NVSHMEM_HCA_OFFSET"]
-                    .contains(&name.as_str())
+                && !["NVSHMEM_VERSION", "NVSHMEM_DIR", "NVSHMEM_HOME", "NVSHMEM_HCA_OFFSET"].contains(name)
         })
+        .map(str::to_owned)
         .collect();
     let Some(library) = nvshmem(root, folders, libraries).filter(|_| !names.is_empty()) else {
         return Fact::default();
@@ -130,21 +175,14 @@ fn ignored(root: &Root, folders: &[Folder], libraries: &[LoadedLibrary]) -> Fact
     }
 }
 
-fn environ(root: &Root, name: &str) -> String {
-    let text = root.text("/environ.txt");
-    let line = text
-        .value()
-        .and_then(|text| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')));
-    line.unwrap_or_default().to_owned()
-}
-
 fn wheels_of(folder: &Folder, wheels: &[Wheel]) -> Vec<Wheel> {
     let base = format!("{}/", folder.shown(&folder.path));
     wheels.iter().filter(|wheel| wheel.path.starts_with(&base)).cloned().collect()
 }
 
 /// Folders of Python packages: those named, or those of a process's files, of the active environment and of usual places.
-fn folders(root: &Root, options: &Options, process: Option<&Fact<Vec<String>>>) -> Vec<Folder> {
+fn folders(place: &Place, options: &Options, process: Option<&Fact<Vec<String>>>) -> Vec<Folder> {
+    let root = &place.root;
     if !options.python_roots.is_empty() {
         return options.python_roots.iter().map(|path| Folder::named(path)).collect();
     }
@@ -159,12 +197,11 @@ fn folders(root: &Root, options: &Options, process: Option<&Fact<Vec<String>>>) 
     if process.is_none() {
         let mut prefixes: Vec<String> = Vec::new();
         if root.is_live() {
-            prefixes.extend(
-                ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| std::env::var(name).ok()),
-            );
+            let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| place.variable(name));
+            prefixes.extend(active.into_iter().filter(|path| !path.is_empty()).map(str::to_owned));
             // The interpreter that `python3` means belongs to the folder above its `bin`.
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let python = std::env::split_paths(&path).find(|folder| folder.join("python3").exists());
+            let python =
+                std::env::split_paths(place.variable("PATH")).find(|folder| folder.join("python3").exists());
             prefixes.extend(python.and_then(|folder| Some(folder.parent()?.to_string_lossy().into_owned())));
         }
         prefixes.extend(PREFIXES.into_iter().map(str::to_owned));

@@ -196,10 +196,12 @@ pub(super) fn source(folder: &Folder) -> Option<DeepEp> {
         let text = folder.root.text(&folder.at(path));
         let Some(text) = text.value() else { continue };
         found.efa_patch = Some(text.contains("nvshmemx_qp_"));
+        let configs = folder.at(&path.replace("ibgda_device.cuh", "configs.cuh"));
+        let guard = folder.root.text(&configs).value().map(|text| parse_rdc_guard(text));
+        found.rdc_guard = found.rdc_guard.or(guard);
         if let Some(patched) = parse_indexing(text) {
             let seen = if patched { "pe + npes * id" } else { "pe * num_rc_per_pe" };
-            let configs = folder.at(&path.replace("ibgda_device.cuh", "configs.cuh"));
-            let guarded = folder.root.text(&configs).value().is_some_and(|text| parse_rdc_guard(text));
+            let guarded = guard == Some(true);
             let half = if patched && !guarded {
                 "; but configs.cuh does not define __CUDACC_RDC__ for NVSHMEM, the other half of the patch"
             } else {
