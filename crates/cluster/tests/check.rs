@@ -113,14 +113,14 @@ fn trees_raise_what_they_should_and_near_misses_do_not() {
                 }
                 for finding in &raised {
                     let cause = finding.cause.as_deref().unwrap_or_default();
-                    assert!(
-                        causes::get(cause).is_some(),
-                        "{}: cause `{cause}` is in no registry",
-                        fixture.name
-                    );
-                    assert!(!finding.remedies.is_empty(), "{}: no remedy", fixture.name);
-                    assert!(!finding.evidence.is_empty(), "{}: no evidence", fixture.name);
-                    assert!(!finding.wanted.is_empty(), "{}: nothing wanted", fixture.name);
+                    let lacks = [
+                        (causes::get(cause).is_none(), "a cause of the registry"),
+                        (finding.remedies.is_empty(), "a remedy"),
+                        (finding.evidence.is_empty(), "evidence"),
+                        (finding.wanted.is_empty(), "what is wanted"),
+                    ];
+                    let lacks = lacks.iter().filter(|(lacks, _)| *lacks);
+                    wrong.extend(lacks.map(|(_, what)| format!("{}: lacks {what}", fixture.name)));
                 }
             }
             _ if raised.is_empty() && of_id.iter().all(|finding| finding.status != Status::Unknown) => {}
