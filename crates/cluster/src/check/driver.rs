@@ -123,6 +123,13 @@ fn peer_mapping(context: &Context<'_>) -> Finding {
     })
 }
 
+/// Whether the loaded driver has both keys.
+pub(super) fn has_keys(params: &std::collections::BTreeMap<String, String>) -> bool {
+    let dwords = params.get("RegistryDwords").map_or("", String::as_str);
+    params.get("EnableStreamMemOPs").is_some_and(|value| value.parse() == Ok(1))
+        && RegistryDwords::parse(dwords).number("PeerMappingOverride") == Some(1)
+}
+
 /// The two keys: in the loaded driver, and as files ask for them.
 fn keys(context: &Context<'_>) -> [(&'static str, Option<u64>, Option<u64>); 2] {
     let driver = &context.facts.driver;

@@ -126,20 +126,38 @@ fn present(context: &Context<'_>) -> Finding {
         return finding.unknown(missing(&facts.pci.devices));
     }
     let seen = format!("{count} on the PCI bus{}", shown.map_or(String::new(), |n| format!(", {n} in NVML")));
-    let finding = finding.saw(seen, "");
-    if count == 0 && shown.unwrap_or(0) == 0 {
-        return finding.outcome(Status::Fail, &NO_GPU).remedy(
+    let refused: Vec<String> = facts
+        .nvml
+        .value()
+        .into_iter()
+        .flat_map(|nvml| &nvml.refused)
+        .map(|(index, reason)| format!("NVML does not open GPU {index}: {reason}"))
+        .collect();
+    if count == 0 && shown.unwrap_or(0) == 0 && refused.is_empty() {
+        return finding.outcome(Status::Fail, &NO_GPU).saw(seen, "a GPU for every rank").remedy(
             "Run it on a node with GPUs; a pod asks for nvidia.com/gpu, a container for --gpus all.",
             &[],
         );
     }
-    if shown.is_some_and(|shown| shown < count) && !context.managed.container {
-        return finding.outcome(Status::Fail, &NO_GPU).remedy(
-            "A GPU that the bus has and the driver does not show has fallen off: look at the kernel log, reboot, have it replaced.",
-            &["dmesg | grep -i -E 'nvrm|xid'"],
-        );
+    // A container may be given some of the GPUs; one that NVML counts and does not open is broken anywhere.
+    let lost: Vec<String> = facts
+        .pci
+        .gpus()
+        .into_iter()
+        .filter(|gpu| facts.nvml.value().is_some_and(|nvml| nvml.at(&gpu.address).is_none()))
+        .map(|gpu| format!("{} is not in NVML", gpu.address))
+        .collect();
+    if !refused.is_empty() || (shown.is_some_and(|shown| shown < count) && !context.managed.container) {
+        let named = if refused.is_empty() { lost } else { refused };
+        return finding
+            .outcome(Status::Fail, &NO_GPU)
+            .saw(format!("{seen}: {}", named.join("; ")), "every GPU of the bus in NVML")
+            .remedy(
+                "A GPU that the bus has and the driver does not show has fallen off: look at the kernel log, reboot, have it replaced.",
+                &["sudo dmesg | grep -i -E 'nvrm|xid'"],
+            );
     }
-    finding
+    finding.saw(seen, "")
 }
 
 /// One finding about all GPUs: the worst of what `judge` says of each.
@@ -175,7 +193,9 @@ fn links(context: &Context<'_>, nvml: &Nvml) -> Finding {
             );
     }
     let (finding, worst) = each(finding, nvml, &context.facts.nvml, "every link up, no errors", |gpu| {
-        let up = gpu.nvlinks_up?;
+        let Some(up) = gpu.nvlinks_up else {
+            return (most > 0).then(|| (Status::Warn, format!("NVML tells no links, others have {most}")));
+        };
         if gpu.nvlinks.is_some_and(|all| up < all) || up < most {
             return Some((
                 Status::Fail,
@@ -203,7 +223,17 @@ fn peers(context: &Context<'_>, nvml: &Nvml) -> Finding {
     }
     let words =
         ["OK", "chipset", "GPU", "topology", "disabled by a registry key", "not supported", "unknown"];
-    let bad: Vec<String> = nvml
+    let told = |a: u32, b: u32| {
+        nvml.p2p.iter().any(|pair| (pair.from, pair.to) == (a, b) || (pair.from, pair.to) == (b, a))
+    };
+    let indexes: Vec<u32> = nvml.gpus.iter().map(|gpu| gpu.index).collect();
+    let untold: Vec<String> = indexes
+        .iter()
+        .flat_map(|&a| indexes.iter().filter(move |&&b| a < b).map(move |&b| (a, b)))
+        .filter(|&(a, b)| !told(a, b))
+        .map(|(a, b)| format!("GPU {a} to {b}: NVML does not tell"))
+        .collect();
+    let mut bad: Vec<String> = nvml
         .p2p
         .iter()
         .filter(|pair| pair.nvlink != 0 && pair.from != pair.to)
@@ -216,6 +246,8 @@ fn peers(context: &Context<'_>, nvml: &Nvml) -> Finding {
             )
         })
         .collect();
+    let status = if bad.is_empty() { Status::Warn } else { Status::Fail };
+    bad.extend(untold);
     if bad.is_empty() {
         return finding.saw("OK between all", "");
     }
@@ -224,7 +256,7 @@ fn peers(context: &Context<'_>, nvml: &Nvml) -> Finding {
     } else {
         bad.join("; ")
     };
-    finding.outcome(Status::Fail, &PEER).saw(some, "OK between all").remedy(
+    finding.outcome(status, &PEER).saw(some, "OK between all").remedy(
         "Start the fabric manager, switch MIG off, and see that no registry key disables peer access.",
         &["nvidia-smi topo -p2p n"],
     )
@@ -235,7 +267,8 @@ fn fabric(context: &Context<'_>, nvml: &Nvml) -> Finding {
         each(context.finding("P043"), nvml, &context.facts.nvml, "completed, or not needed", |gpu| {
             let fabric = gpu.fabric.as_ref()?;
             match (fabric.state, fabric.status) {
-                (0, _) | (3, 0) => None,
+                (3, 0) => unhealthy(fabric.health?).map(|what| (Status::Warn, what)),
+                (0, _) => None,
                 (3, status) => Some((Status::Fail, format!("completed with NVML status {status}"))),
                 (1, _) => Some((Status::Fail, "not started".to_owned())),
                 (2, _) => Some((Status::Fail, "in progress".to_owned())),
@@ -244,6 +277,19 @@ fn fabric(context: &Context<'_>, nvml: &Nvml) -> Finding {
         });
     let Some(status) = worst else { return finding };
     finding.outcome(status, &FABRIC).remedies(manager_remedies())
+}
+
+/// What the mask of health says, two bits for each of its parts, of which 1 is "true" (nvml.h, `NVML_GPU_FABRIC_HEALTH_MASK_*`).
+fn unhealthy(mask: u32) -> Option<String> {
+    let parts = [
+        "bandwidth is degraded",
+        "a route is recovering",
+        "a route is unhealthy",
+        "recovering from a timeout",
+    ];
+    let bad: Vec<&str> =
+        parts.iter().enumerate().filter(|(at, _)| mask >> (2 * at) & 3 == 1).map(|(_, part)| *part).collect();
+    (!bad.is_empty()).then(|| bad.join(", "))
 }
 
 fn manager_remedies() -> Vec<crate::finding::Remedy> {
@@ -277,9 +323,8 @@ fn manager(context: &Context<'_>) -> Finding {
     let done = facts.nvml.value().is_some_and(|nvml| {
         !nvml.gpus.is_empty()
             && nvml.gpus.iter().all(|gpu| {
-                gpu.fabric
-                    .as_ref()
-                    .is_none_or(|fabric| matches!((fabric.state, fabric.status), (0, _) | (3, 0)))
+                // Older GPUs behind NVSwitches, and older drivers, tell no registration; that is no proof.
+                gpu.fabric.as_ref().is_some_and(|fabric| (fabric.state, fabric.status) == (3, 0))
             })
     });
     let service: Option<&Service> =
@@ -466,12 +511,20 @@ fn imex(context: &Context<'_>) -> Finding {
         return finding.unknown(missing(&facts.devices)).advisory();
     };
     let channel = |path: &str| path.starts_with("/dev/nvidia-caps-imex-channels/channel");
-    if nodes.iter().any(|node| channel(&node.path)) {
+    let daemon = facts.services.iter().find(|service| service.name == "nvidia-imex");
+    let stopped = daemon.is_some_and(|daemon| daemon.pid.is_absent()) && !context.managed.container;
+    let has_channel = nodes.iter().any(|node| channel(&node.path));
+    if has_channel && !stopped {
         return finding.saw("a channel is there", "");
     }
+    let seen = match (has_channel, stopped) {
+        (true, _) => "a channel, and nvidia-imex does not run",
+        (false, true) => "no /dev/nvidia-caps-imex-channels/channelN, and nvidia-imex does not run",
+        (false, false) => "no /dev/nvidia-caps-imex-channels/channelN",
+    };
     finding
         .outcome(Status::Warn, &IMEX)
-        .saw("no /dev/nvidia-caps-imex-channels/channelN", "a channel, to share memory between trays")
+        .saw(seen, "a channel and the daemon, to share memory between trays")
         .remedy_for(
             Some(Manager::Machine),
             "Start the IMEX daemon with the list of nodes, and make a channel.",

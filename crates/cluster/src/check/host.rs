@@ -23,8 +23,8 @@ const BALANCING: CauseEntry = CauseEntry {
 };
 const GOVERNOR: CauseEntry = CauseEntry {
     id: "cpu-governor",
-    title: "the CPU's governor saves power",
-    text: "Host threads that launch kernels and drive NICs then start at a low clock, which adds to every call.",
+    title: "the CPU's governor lowers the clock",
+    text: "Host threads that launch kernels and drive NICs then start at a low clock, and sleep between calls, which adds to every call.",
 };
 const GLIBC: CauseEntry = CauseEntry {
     id: "glibc-too-old",
@@ -72,12 +72,13 @@ fn access_control(context: &Context<'_>) -> Finding {
     } else {
         bad.join(", ")
     };
+    let list = bad.iter().take(64).copied().collect::<Vec<_>>().join(" ");
     finding
         .outcome(Status::Warn, &ACS)
         .saw(format!("redirection on {some}"), "off on the bridges above GPUs and NICs")
         .remedy(
             "Switch access control off in the BIOS, or on these bridges at each boot, on bare metal only.",
-            &[&format!("sudo setpci -s {} ECAP_ACS+6.w=0000", bad.first().unwrap_or(&""))],
+            &[&format!("for bridge in {list}; do sudo setpci -s $bridge ECAP_ACS+6.w=0000; done")],
         )
 }
 
@@ -91,16 +92,26 @@ fn translation(context: &Context<'_>) -> Finding {
         return finding.not_applicable("no RDMA device");
     }
     let Some(groups) = iommu.groups.value() else { return finding.not_applicable("no IOMMU groups") };
+    let facts = context.facts;
+    let functions = facts.rdma.value().into_iter().flatten().filter_map(|device| device.pci.as_deref());
+    let peers: Vec<&str> = functions
+        .filter_map(|address| facts.pci.at(address))
+        .chain(facts.pci.gpus())
+        .filter_map(|device| device.iommu_group.as_deref())
+        .collect();
     let translating = groups
         .iter()
+        .filter(|group| peers.contains(&group.number.as_str()))
         .filter(|group| group.kind.as_deref().is_some_and(|kind| kind.starts_with("DMA")))
         .count();
     if translating == 0 {
         return finding.saw("addresses pass through, or no IOMMU is on", "");
     }
+    let groups = if translating == 1 { "1 group" } else { &format!("{translating} groups") };
+    let seen = format!("{groups} of GPUs and RDMA devices translated (type DMA)");
     finding
         .outcome(Status::Warn, &TRANSLATION)
-        .saw(format!("{translating} groups of GPUs and NICs are translated (type DMA)"), "identity")
+        .saw(seen, "identity")
         .remedy_for(Some(Manager::Machine), "Pass addresses through: kernel parameter, then reboot.", &["iommu=pt      # in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"])
         .remedy_for(Some(Manager::Operator), "It is a kernel parameter of the node's image: iommu=pt.", &[])
 }
@@ -125,20 +136,23 @@ fn governor(context: &Context<'_>) -> Finding {
     let finding = context.finding("P063").from_fact(fact);
     match fact.value().map(String::as_str) {
         None => finding.not_applicable("no governor is shown (a virtual machine, or the firmware decides)"),
-        Some(word @ ("powersave" | "conservative"))
-            if context
-                .facts
-                .kernel
-                .cmdline
-                .value()
-                .is_none_or(|line| !line.contains("intel_pstate=active")) =>
-        {
-            finding.outcome(Status::Warn, &GOVERNOR).saw(word, "performance").remedy(
-                "Choose the governor for performance.",
-                &["sudo cpupower frequency-set -g performance"],
-            )
+        // intel_pstate and amd-pstate-epp raise the clock by themselves under the name powersave.
+        Some("powersave") if own_scaling(context) => {
+            finding.saw("powersave of a driver that raises the clock itself", "")
         }
+        Some(word @ ("powersave" | "conservative" | "ondemand" | "schedutil" | "userspace")) => finding
+            .outcome(Status::Warn, &GOVERNOR)
+            .saw(word, "performance")
+            .remedy("Choose the governor for performance.", &["sudo cpupower frequency-set -g performance"]),
         Some(word) => finding.saw(word, ""),
+    }
+}
+
+fn own_scaling(context: &Context<'_>) -> bool {
+    let kernel = &context.facts.kernel;
+    match kernel.scaling_driver.value().map(String::as_str) {
+        Some(driver) => matches!(driver, "intel_pstate" | "amd-pstate-epp"),
+        None => kernel.cmdline.value().is_some_and(|line| line.contains("intel_pstate=active")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Variables that decide what runs and cannot be right on this node.
 
+use super::driver::has_keys;
 use super::{Context, Target};
 use crate::causes::CauseEntry;
 use crate::finding::{Finding, Status};
@@ -30,7 +31,8 @@ pub(super) const CAUSES: &[CauseEntry] = &[DISABLED, TRANSPORT, ONE_GPU, TWEAKS]
 pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
     let fact = &context.facts.environment.variables;
     let Some(variables) = fact.value() else { return Vec::new() };
-    let get = |name: &str| variables.get(name).map(String::as_str).filter(|value| !value.is_empty());
+    let set = |name: &str| variables.get(name).map(String::as_str);
+    let get = |name: &str| set(name).filter(|value| !value.is_empty());
     let new = |id: &str, name: &str| context.finding(id).about(name).from_fact(fact);
     let efa = context
         .facts
@@ -38,11 +40,13 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
         .value()
         .is_some_and(|all| all.iter().any(|device| device.driver.as_deref() == Some("efa")));
     let mut all = Vec::new();
-    if get("NCCL_IB_DISABLE") == Some("1") && context.has_rdma() && !efa {
+    // NCCL reads a number, and any but 0 counts.
+    let disabled = get("NCCL_IB_DISABLE").filter(|value| value.trim().parse::<i64>().is_ok_and(|n| n != 0));
+    if let Some(value) = disabled.filter(|_| context.has_rdma() && !efa) {
         all.push(
             new("P070", "NCCL_IB_DISABLE")
                 .outcome(Status::Warn, &DISABLED)
-                .saw("1, with RDMA devices there", "0 or unset")
+                .saw(format!("{value}, with RDMA devices there"), "0 or unset")
                 .remedy("Unset it.", &["unset NCCL_IB_DISABLE"]),
         );
     }
@@ -51,28 +55,45 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
     } else {
         Status::Warn
     };
-    let libfabric = get("NVSHMEM_REMOTE_TRANSPORT") == Some("libfabric") || get("FI_PROVIDER") == Some("efa");
-    if libfabric && !efa && context.facts.rdma.value().is_some() {
+    let transport = get("NVSHMEM_REMOTE_TRANSPORT");
+    let wants_efa =
+        ["NVSHMEM_LIBFABRIC_PROVIDER", "FI_PROVIDER"].into_iter().find(|name| get(name) == Some("efa"));
+    if let Some(name) = wants_efa.filter(|_| !efa && context.facts.rdma.value().is_some()) {
+        let and = transport.map_or(String::new(), |word| format!(", NVSHMEM_REMOTE_TRANSPORT={word}"));
         all.push(
-            new("P071", "NVSHMEM_REMOTE_TRANSPORT")
+            new("P071", name)
                 .outcome(status, &TRANSPORT)
-                .saw("libfabric with efa, and no EFA device", "ibrc on InfiniBand, libfabric where EFA is")
+                .saw(format!("efa{and}, and no EFA device"), "efa only where EFA devices are")
                 .remedy(
                     "Unset the variables of EFA (images for AWS have them built in).",
                     &["unset FI_PROVIDER NVSHMEM_REMOTE_TRANSPORT NVSHMEM_LIBFABRIC_PROVIDER"],
                 ),
         );
     }
-    if efa && get("NVSHMEM_IB_ENABLE_IBGDA").is_some_and(|value| value != "0") {
+    let libfabric = "Use NVSHMEM's libfabric transport.";
+    let on = get("NVSHMEM_IB_ENABLE_IBGDA").filter(|value| {
+        !matches!(value.trim().to_ascii_lowercase().as_str(), "0" | "f" | "false" | "n" | "no")
+    });
+    if let Some(value) = on.filter(|_| efa) {
         all.push(
             new("P071", "NVSHMEM_IB_ENABLE_IBGDA")
                 .outcome(status, &TRANSPORT)
-                .saw("1 on a node whose NICs are EFA", "unset: EFA has no IBGDA")
-                .remedy("Use NVSHMEM's libfabric transport.", &["unset NVSHMEM_IB_ENABLE_IBGDA; export NVSHMEM_REMOTE_TRANSPORT=libfabric FI_PROVIDER=efa"]),
+                .saw(format!("{value} on a node whose NICs are EFA"), "unset: EFA has no IBGDA")
+                .remedy(libfabric, &["unset NVSHMEM_IB_ENABLE_IBGDA; export NVSHMEM_REMOTE_TRANSPORT=libfabric FI_PROVIDER=efa"]),
+        );
+    }
+    if let Some(word) =
+        transport.filter(|word| efa && *word != "libfabric" && context.target == Target::DeepepEfa)
+    {
+        all.push(
+            new("P071", "NVSHMEM_REMOTE_TRANSPORT")
+                .outcome(status, &TRANSPORT)
+                .saw(format!("{word} on a node whose NICs are EFA"), "libfabric")
+                .remedy(libfabric, &["export NVSHMEM_REMOTE_TRANSPORT=libfabric NVSHMEM_LIBFABRIC_PROVIDER=efa FI_PROVIDER=efa"]),
         );
     }
     let gpus = context.facts.pci.gpus().len();
-    if let Some(visible) = get("CUDA_VISIBLE_DEVICES")
+    if let Some(visible) = set("CUDA_VISIBLE_DEVICES")
         && !visible.contains(',')
         && gpus > 1
         && context.target != Target::Expertrail
@@ -80,32 +101,33 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
         all.push(
             new("P072", "CUDA_VISIBLE_DEVICES")
                 .outcome(Status::Warn, &ONE_GPU)
-                .saw(format!("{visible}, of {gpus} GPUs"), "every GPU visible, chosen by local rank")
+                .saw(
+                    format!("{}, of {gpus} GPUs", if visible.is_empty() { "none" } else { visible }),
+                    "every GPU visible, chosen by local rank",
+                )
                 .remedy(
                     "Let every rank see all GPUs of its node.",
                     &["srun --gpus-per-node=8 ...      # not --gpus-per-task=1"],
                 ),
         );
     }
-    let set: Vec<&str> = ["NVSHMEM_IBGDA_NIC_HANDLER", "NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"]
+    let handlers: Vec<&str> = ["NVSHMEM_IBGDA_NIC_HANDLER", "NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"]
         .into_iter()
         .filter(|name| get(name).is_some())
         .collect();
-    let keyless = context
-        .facts
-        .driver
-        .params
-        .value()
-        .is_some_and(|params| params.get("EnableStreamMemOPs").map(String::as_str) != Some("1"));
-    if context.target == Target::DeepepIbgda && keyless && !set.is_empty() {
+    let keyless = context.facts.driver.params.value().is_some_and(|params| !has_keys(params));
+    if context.target == Target::DeepepIbgda && keyless && !handlers.is_empty() {
         all.push(
-            new("P073", set.first().copied().unwrap_or_default())
+            new("P073", handlers.first().copied().unwrap_or_default())
                 .outcome(Status::Warn, &TWEAKS)
                 .saw(
-                    format!("{} set, driver keys missing", set.join(", ")),
+                    format!("{} set, driver keys missing", handlers.join(", ")),
                     "the keys (P001, P002), and the variables unset",
                 )
-                .remedy("Undo the variables and mend the driver.", &[&format!("unset {}", set.join(" "))]),
+                .remedy(
+                    "Undo the variables and mend the driver.",
+                    &[&format!("unset {}", handlers.join(" "))],
+                ),
         );
     }
     all

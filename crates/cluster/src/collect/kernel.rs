@@ -23,6 +23,7 @@ pub(super) fn kernel(root: &Root) -> Kernel {
         numa: numa(root),
         numa_balancing: root.word("/proc/sys/kernel/numa_balancing").parse(|word| number(&word)),
         governor: root.word("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        scaling_driver: root.word("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
         os: root
             .text("/etc/os-release")
             .parse(|text| parse_os(&text).ok_or_else(|| "no `PRETTY_NAME`".to_owned())),

@@ -26,6 +26,8 @@ pub struct Kernel {
     pub numa_balancing: Fact<u32>,
     /// `/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor`.
     pub governor: Fact<String>,
+    /// `/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver`.
+    pub scaling_driver: Fact<String>,
     /// `/etc/os-release`, `PRETTY_NAME`.
     pub os: Fact<String>,
     /// glibc, from the loaded library's name or `/lib*/libc.so.6`.

@@ -72,6 +72,8 @@ const LINK_ERRORS: c_uint = 2;
 const P2P_NVLINK: c_uint = 2;
 
 const SUCCESS: c_int = 0;
+const INVALID_ARGUMENT: c_int = 2;
+const NOT_SUPPORTED: c_int = 3;
 const INSUFFICIENT_SIZE: c_int = 7;
 
 /// NVML, open and started.
@@ -208,9 +210,14 @@ impl Library {
         for index in 0..gpus.min(GPUS) {
             let mut device: Device = std::ptr::null_mut();
             // SAFETY: NVML writes one handle.
-            if unsafe { handle(index, &raw mut device) } == SUCCESS {
-                nvml.gpus.push(self.gpu(index, device));
-                devices.push((index, device));
+            match unsafe { handle(index, &raw mut device) } {
+                SUCCESS => {
+                    nvml.gpus.push(self.gpu(index, device));
+                    devices.push((index, device));
+                }
+                code => {
+                    nvml.refused.insert(index, self.explain(code));
+                }
             }
         }
         nvml.p2p = self.peers(&devices);
@@ -227,8 +234,14 @@ impl Library {
     }
 
     fn gpu(&self, index: u32, device: Device) -> NvmlGpu {
-        let links: Vec<c_uint> =
-            (0..LINKS).map_while(|link| self.with("nvmlDeviceGetNvLinkState", device, link).ok()).collect();
+        // A number that is no link ends them; a link whose state fails is there, and not up.
+        let links: Vec<c_uint> = (0..LINKS)
+            .map_while(|link| match self.with("nvmlDeviceGetNvLinkState", device, link) {
+                Ok(state) => Some(state),
+                Err(None | Some(INVALID_ARGUMENT | NOT_SUPPORTED)) => None,
+                Err(Some(_)) => Some(0),
+            })
+            .collect();
         let memory: Option<MemoryInfo> = self.memory("nvmlDeviceGetMemoryInfo", device);
         let both = |now: &str, most: &str| self.number::<c_uint>(now, device).zip(self.number(most, device));
         let remapped = self.remapped(device);

@@ -101,9 +101,10 @@ fn verdict(facts: &Facts, target: Target) -> Vec<Finding> {
             let row = &found.row;
             let mut keys: Vec<&str> =
                 row.when.iter().filter_map(|condition| parts(condition)).map(|(key, ..)| key).collect();
-            keys.dedup();
-            let seen: Vec<String> = keys.iter().copied().filter_map(value).collect();
+            // The commit is all that tells of the pull request.
             let alone = judged.unless_patched && keys.contains(&"564");
+            keys.extend(alone.then_some("commit"));
+            let seen: Vec<String> = keys.iter().copied().filter_map(value).collect();
             let note =
                 if alone { " (by the commit alone: a build of it with the patch is good)" } else { "" };
             let cause = causes::get(&row.cause).unwrap_or(&BAD);
