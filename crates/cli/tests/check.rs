@@ -17,7 +17,7 @@ use std::process::Output;
 
 use assert_cmd::Command;
 use expertrail_bench::schema::conform::violations;
-use expertrail_cluster::{facts, finding};
+use expertrail_cluster::{facts, finding, stack, topo};
 use serde_json::Value;
 
 /// Runs `check` with `args`; no variable of this process reaches it.
@@ -158,6 +158,35 @@ fn documents_conform_to_their_schemas() {
             assert_eq!(of_document, of_tree, "{name} for {target}");
         }
     }
+}
+
+/// What another command prints as JSON.
+fn json_of(args: &[&str]) -> Value {
+    let output = Command::new(assert_cmd::cargo::cargo_bin!("expertrail")).args(args).output().unwrap();
+    serde_json::from_str(out(&output)).unwrap_or_else(|error| panic!("{args:?}: {error}\n{}", err(&output)))
+}
+
+#[test]
+fn topology_and_stack_conform_to_their_schemas() {
+    for name in ["healthy", "b200-crusoe-vm", "p5en-efa", "rail-down", "roce-unclear", "no-nics", "two-gpus-a-nic"] {
+        let place = tree::unpack(name);
+        let root = place.path().to_str().unwrap();
+        conforms(topo::JSON_SCHEMA, &json_of(&["topo", "--root", root, "--emit", "json"]));
+    }
+    for versions in [
+        "commit=4214430,nvshmem=3.6.5,transport=ibgda",
+        "nvshmem=3.4.5,transport=ibgda",
+        "nvshmem=3.6.5,transport=ibgda",
+        "gpu=b300",
+    ] {
+        conforms(stack::JSON_SCHEMA, &json_of(&["stack", "--versions", versions, "--json", "-"]));
+    }
+    let place = tree::unpack("findings/P200.raise");
+    let root = place.path().to_str().unwrap();
+    let verdict = json_of(&["stack", "--image-root", root, "--transport", "ibgda", "--json", "-"]);
+    conforms(stack::JSON_SCHEMA, &verdict);
+    assert_eq!(verdict["judgement"], "known-bad");
+    assert_eq!(verdict["unless_patched"], true);
 }
 
 #[test]

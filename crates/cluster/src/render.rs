@@ -7,7 +7,8 @@ use crate::finding::{Finding, Manager, Remedy, Status};
 /// One line: status, id, subject, what is there and what is wanted.
 pub fn line(finding: &Finding) -> String {
     let mut line = format!("{:<7} {} ", finding.status, finding.id);
-    if let Some(subject) = &finding.subject {
+    // A variable may be the title, too.
+    if let Some(subject) = finding.subject.as_ref().filter(|subject| **subject != finding.title) {
         let _ = write!(line, "{subject}: ");
     }
     line.push_str(&finding.title);
@@ -25,7 +26,7 @@ pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The findings, failures first, and below them what to do: each remedy once, with the findings it mends.
+/// The findings, failures first, and below them what to do: each remedy once, with the findings it mends and why they matter.
 pub fn findings(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by(|a, b| (a.status.order(), &a.id, &a.subject).cmp(&(b.status.order(), &b.id, &b.subject)));
@@ -47,7 +48,10 @@ pub fn findings(findings: &[Finding]) -> String {
     }
     for (remedy, mended) in remedies {
         let mut ids: Vec<&str> = mended.iter().map(|finding| finding.id.as_str()).collect();
+        ids.sort_unstable();
         ids.dedup();
+        let mut why: Vec<&str> = mended.iter().map(|finding| finding.why.as_str()).collect();
+        why.dedup();
         let _ = write!(out, "\nTo mend {}", ids.join(", "));
         match remedy.manager {
             None => {}
@@ -56,7 +60,11 @@ pub fn findings(findings: &[Finding]) -> String {
             Some(Manager::Container) => out.push_str(", from inside a container"),
             Some(Manager::Unknown) => out.push_str(", where it is not known who manages the node"),
         }
-        let _ = writeln!(out, ":\n  {}", one_line(&remedy.text));
+        out.push_str(":\n");
+        for why in why.into_iter().filter(|why| !why.is_empty()) {
+            let _ = writeln!(out, "  why: {}", one_line(why));
+        }
+        let _ = writeln!(out, "  {}", one_line(&remedy.text));
         for step in &remedy.steps {
             for line in step.lines() {
                 let _ = writeln!(out, "    {}", one_line(line));

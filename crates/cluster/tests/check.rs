@@ -238,3 +238,35 @@ fn an_empty_tree_is_inconclusive_and_says_what_is_missing() {
         }
     }
 }
+
+/// Every finding at once: none hides another, nothing is said twice, and the order is that of severity.
+#[test]
+fn a_host_on_which_everything_is_wrong() {
+    let place = tree::unpack("broken");
+    let report = report(place.path(), Target::DeepepIbgda);
+    let raised: BTreeSet<&str> = report.findings.iter().filter(|f| bad(f)).map(|f| f.id.as_str()).collect();
+    // From what the tree's lines say. (P002 and P003 stand for the keys, P040 for the lost GPU, P113 to P115 need other hardware.)
+    for id in [
+        "P001", "P002", "P003", "P005", "P006", "P007", "P008", "P009", "P010", "P013", "P015", "P017",
+        "P018", "P022", "P023", "P028", "P030", "P031", "P033", "P034", "P040", "P041", "P042", "P043",
+        "P045", "P046", "P047", "P048", "P049", "P051", "P060", "P061", "P062", "P063", "P064", "P070",
+        "P071", "P072", "P073", "P200", "P202",
+    ] {
+        assert!(raised.contains(id), "{id} is not among {raised:?}");
+    }
+    assert!(matches!(report.verdict, Verdict::Fail));
+    let text = report.text(false);
+    let lines: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
+    let order =
+        |line: &&str| ["FAIL", "WARN", "UNKNOWN"].iter().position(|word| line.starts_with(word)).unwrap();
+    assert!(lines.is_sorted_by_key(order), "{text}");
+    let unique: BTreeSet<&&str> = lines.iter().collect();
+    assert_eq!(unique.len(), lines.len(), "{text}");
+    // Each advice stands once, whatever it mends.
+    let blocks: Vec<&str> =
+        text.split("\n\n").filter_map(|block| block.split_once(":\n")).map(|(_, body)| body).collect();
+    let different: BTreeSet<&str> = blocks.iter().copied().collect();
+    assert_eq!(different.len(), blocks.len(), "{text}");
+    assert!(text.contains("nvidia-fabricmanager-570=570.86.15-1"), "{text}");
+    assert!(text.contains("  why: A GPU that rings a NIC's doorbell needs both driver keys."), "{text}");
+}

@@ -276,7 +276,7 @@ fn fabric(context: &Context<'_>, nvml: &Nvml) -> Finding {
             }
         });
     let Some(status) = worst else { return finding };
-    finding.outcome(status, &FABRIC).remedies(manager_remedies())
+    finding.outcome(status, &FABRIC).remedies(manager_remedies(context))
 }
 
 /// What the mask of health says, two bits for each of its parts, of which 1 is "true" (nvml.h, `NVML_GPU_FABRIC_HEALTH_MASK_*`).
@@ -292,15 +292,18 @@ fn unhealthy(mask: u32) -> Option<String> {
     (!bad.is_empty()).then(|| bad.join(", "))
 }
 
-fn manager_remedies() -> Vec<crate::finding::Remedy> {
+fn manager_remedies(context: &Context<'_>) -> Vec<crate::finding::Remedy> {
+    // Its package carries the driver's branch in its name.
+    let version = context.facts.driver.version.value().map_or("", |driver| driver.version.as_str());
+    let install = match version.split_once('.') {
+        Some((branch, _)) => format!("sudo apt-get install nvidia-fabricmanager-{branch}={version}-1"),
+        None => "sudo apt-get install nvidia-fabricmanager-BRANCH=VERSION_OF_THE_DRIVER-1".to_owned(),
+    };
     let finding = Finding::new("", "")
         .remedy_for(
             Some(Manager::Machine),
             "Install the fabric manager of exactly the driver's version and start it.",
-            &[
-                "sudo apt-get install nvidia-fabricmanager-580=VERSION_OF_THE_DRIVER-1",
-                "sudo systemctl enable --now nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric",
-            ],
+            &[&install, "sudo systemctl enable --now nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric"],
         )
         .remedy_for(
             Some(Manager::Operator),
@@ -342,7 +345,7 @@ fn manager(context: &Context<'_>) -> Finding {
         return finding
             .outcome(Status::Fail, &MANAGER)
             .saw("not running, with NVSwitches on the bus", "running")
-            .remedies(manager_remedies());
+            .remedies(manager_remedies(context));
     }
     let versions = service.version.value().zip(facts.driver.version.value());
     match versions {
@@ -350,7 +353,7 @@ fn manager(context: &Context<'_>) -> Finding {
             .from_fact(&service.version)
             .outcome(Status::Fail, &MANAGER)
             .saw(format!("version {found}, driver {}", driver.version), "the driver's version")
-            .remedies(manager_remedies()),
+            .remedies(manager_remedies(context)),
         Some((found, _)) => finding.saw(format!("running, version {found} as the driver"), ""),
         None => finding.saw("running, its version is not told", ""),
     }
@@ -459,10 +462,11 @@ fn xids(context: &Context<'_>, fact: &Fact<Vec<Xid>>) -> Vec<Finding> {
                 (Status::Warn, "Mostly a program's own fault (13, 31, 43, 45, 94: an illegal access or a killed process): look at what ran.")
             };
             let name = if xid.nvswitch { "SXid" } else { "Xid" };
+            let times = if xid.count == 1 { String::new() } else { format!(", {} times", xid.count) };
             finding()
                 .about(xid.pci.clone())
                 .outcome(status, &XID)
-                .saw(format!("{name} {}, {} times: {}", xid.number, xid.count, xid.text), "none since boot")
+                .saw(format!("{name} {}{times}: {}", xid.number, xid.text), "none since boot")
                 .remedy(text, &[])
         })
         .collect()

@@ -11,4 +11,4 @@ pub use findings::{CAUSES, CHECKS, findings};
 pub use matrix::{Commit, Matrix, Row, causes, matrix};
 pub use question::{KEYS, Known, Question, Transport};
 pub use text::text;
-pub use verdict::{Judgement, Match, Verdict, judge};
+pub use verdict::{JSON_SCHEMA, Judgement, Match, SCHEMA, Verdict, judge};

@@ -5,6 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::Question;
 use super::matrix::{Row, holds, matrix, parts};
 
+/// The name of the verdict document's version.
+pub const SCHEMA: &str = "expertrail.stack/1";
+
+/// The JSON Schema (draft 2020-12) of that document.
+pub const JSON_SCHEMA: &str = include_str!("../../schema/expertrail.stack.1.schema.json");
+
 /// What is known of a combination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -32,7 +38,7 @@ pub struct Match {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
-    /// `expertrail.stack/1`.
+    /// [`SCHEMA`].
     pub schema: String,
     /// The worst of what applies.
     pub judgement: Judgement,
@@ -48,8 +54,7 @@ pub struct Verdict {
 
 /// Judges a stack. One bad row decides; else one that is unverified; else one that is good, unless a bad one may still apply.
 pub fn judge(question: &Question) -> Verdict {
-    let mut verdict =
-        Verdict { schema: "expertrail.stack/1".to_owned(), question: question.clone(), ..Verdict::default() };
+    let mut verdict = Verdict { schema: SCHEMA.to_owned(), question: question.clone(), ..Verdict::default() };
     for row in &matrix().rows {
         let answers: Vec<(String, Option<bool>)> = row
             .when

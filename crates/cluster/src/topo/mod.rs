@@ -23,6 +23,9 @@ pub use text::text;
 /// The name of the document's version.
 pub const SCHEMA: &str = "expertrail.topology/1";
 
+/// The JSON Schema (draft 2020-12) of that document.
+pub const JSON_SCHEMA: &str = include_str!("../../schema/expertrail.topology.1.schema.json");
+
 /// More GPUs than any node has; a hostile document may claim any number, and the assignment takes the cube of it.
 const GPUS: usize = 64;
 
