@@ -7,14 +7,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cuda::Cuda;
-use super::{Options, Outcome, open, symbol};
+use super::{Outcome, open, symbol};
+use crate::isolate;
 
 /// Runs `gdrcopy_sanity` if there is one, else pins a page of GPU memory and writes through its mapping.
-pub(super) fn run(options: &Options, limit: Duration) -> Outcome {
-    let program = options.gdrcopy_sanity.clone().or_else(|| on_path("gdrcopy_sanity"));
-    match program {
+pub(super) fn run(
+    gdrcopy_sanity: Option<PathBuf>,
+    libgdrapi: Option<PathBuf>,
+    libcuda: Option<PathBuf>,
+    limit: Duration,
+) -> Outcome {
+    match gdrcopy_sanity.or_else(|| on_path("gdrcopy_sanity")) {
         Some(program) => sanity(&program, limit),
-        None => pin(options),
+        None => pin(libgdrapi, libcuda),
     }
 }
 
@@ -47,8 +52,8 @@ fn sanity(program: &std::path::Path, limit: Duration) -> Outcome {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
+                // No longer than that: what is stuck in the driver does not end.
+                isolate::end(&mut child, limit.mul_f64(0.05));
                 return Outcome::Fails(format!(
                     "{} did not end within {} s",
                     program.display(),
@@ -90,13 +95,13 @@ struct Handle {
     h: c_ulong,
 }
 
-fn pin(options: &Options) -> Outcome {
-    let path = options.libgdrapi.clone().unwrap_or_else(|| "libgdrapi.so.2".into());
+fn pin(libgdrapi: Option<PathBuf>, libcuda: Option<PathBuf>) -> Outcome {
+    let path = libgdrapi.unwrap_or_else(|| "libgdrapi.so.2".into());
     let library = match open(&path) {
         Ok(library) => library,
         Err(reason) => return Outcome::NotRun(format!("neither gdrcopy_sanity nor libgdrapi: {reason}")),
     };
-    let cuda = match Cuda::start(options.libcuda.clone()) {
+    let cuda = match Cuda::start(libcuda) {
         Ok(Ok(cuda)) => cuda,
         Ok(Err(reason)) => return Outcome::Fails(reason),
         Err(reason) => return Outcome::NotRun(reason),
