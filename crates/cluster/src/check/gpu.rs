@@ -3,7 +3,7 @@
 use super::driver::missing;
 use super::{Context, Target};
 use crate::causes::CauseEntry;
-use crate::facts::{Fact, Nvml, NvmlGpu, Service, Xid};
+use crate::facts::{Fact, Nvml, NvmlGpu, Reading, Service, Xid};
 use crate::finding::{Finding, Manager, Status};
 
 const NO_GPU: CauseEntry = CauseEntry {
@@ -115,7 +115,13 @@ fn present(context: &Context<'_>) -> Finding {
     if facts.pci.devices.value().is_none() && shown.is_none() {
         return finding.unknown(missing(&facts.pci.devices));
     }
-    let seen = format!("{count} on the PCI bus{}", shown.map_or(String::new(), |n| format!(", {n} in NVML")));
+    let nvml = match facts.nvml.reading() {
+        Reading::Value(nvml) => format!(", {} in NVML", nvml.gpus.len()),
+        // With GPUs on the bus P041 says it.
+        Reading::Unreadable(reason) if count == 0 => format!("; {reason}"),
+        _ => String::new(),
+    };
+    let seen = format!("{count} on the PCI bus{nvml}");
     let finding = finding.saw(seen, "");
     if count == 0 && shown.unwrap_or(0) == 0 {
         return finding.outcome(Status::Fail, &NO_GPU).remedy(

@@ -72,6 +72,8 @@ const LINK_ERRORS: c_uint = 2;
 const P2P_NVLINK: c_uint = 2;
 
 const SUCCESS: c_int = 0;
+const INVALID_ARGUMENT: c_int = 2;
+const NOT_SUPPORTED: c_int = 3;
 const INSUFFICIENT_SIZE: c_int = 7;
 
 /// NVML, open and started.
@@ -208,9 +210,12 @@ impl Library {
         for index in 0..gpus.min(GPUS) {
             let mut device: Device = std::ptr::null_mut();
             // SAFETY: NVML writes one handle.
-            if unsafe { handle(index, &raw mut device) } == SUCCESS {
+            let code = unsafe { handle(index, &raw mut device) };
+            if code == SUCCESS {
                 nvml.gpus.push(self.gpu(index, device));
                 devices.push((index, device));
+            } else {
+                nvml.refused.insert(index, self.explain(code));
             }
         }
         nvml.p2p = self.peers(&devices);
@@ -227,8 +232,7 @@ impl Library {
     }
 
     fn gpu(&self, index: u32, device: Device) -> NvmlGpu {
-        let links: Vec<c_uint> =
-            (0..LINKS).map_while(|link| self.with("nvmlDeviceGetNvLinkState", device, link).ok()).collect();
+        let links: Vec<c_uint> = (0..LINKS).map_while(|link| self.link(device, link)).collect();
         let memory: Option<MemoryInfo> = self.memory("nvmlDeviceGetMemoryInfo", device);
         let both = |now: &str, most: &str| self.number::<c_uint>(now, device).zip(self.number(most, device));
         let remapped = self.remapped(device);
@@ -282,6 +286,15 @@ impl Library {
         let code = unsafe { call(device, &raw mut info) };
         // The function is always 0 for a GPU.
         (code == SUCCESS).then(|| format!("{:04x}:{:02x}:{:02x}.0", info.domain, info.bus, info.device))
+    }
+
+    /// The state of a link, 1 where it is up; none where there is no such link. One that cannot be asked is not up.
+    fn link(&self, device: Device, link: c_uint) -> Option<c_uint> {
+        match self.with("nvmlDeviceGetNvLinkState", device, link) {
+            Ok(state) => Some(state),
+            Err(None | Some(INVALID_ARGUMENT | NOT_SUPPORTED)) => None,
+            Err(Some(_)) => Some(0),
+        }
     }
 
     fn link_errors(&self, device: Device, links: u32) -> Option<u64> {
