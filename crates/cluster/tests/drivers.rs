@@ -153,8 +153,9 @@ fn node(devices: &[&str]) -> Facts {
         pci: (!name.starts_with("soft")).then(|| "0000:9b:00.0".to_owned()),
         ..RdmaDevice::default()
     };
-    let mut facts = Facts::default();
-    facts.rdma = Fact::read(devices.iter().map(device).collect(), "/sys/class/infiniband", Scope::HostKernel);
+    let rdma = devices.iter().map(device).collect();
+    let rdma = Fact::read(rdma, "/sys/class/infiniband", Scope::HostKernel);
+    let mut facts = Facts { rdma, ..Facts::default() };
     facts.memory.available = Fact::read(1 << 30, "/proc/meminfo", Scope::HostKernel);
     facts
 }
@@ -283,6 +284,7 @@ fn gdrcopy_that_does_not_work() {
         (vec!["SHUT"], Status::Fail, "gdr_open: No such file or directory (os error 2) (/dev/gdrdrv)"),
         (vec!["PIN=22"], Status::Fail, "gdr_pin_buffer: Invalid argument"),
         (vec!["MAP=1"], Status::Fail, "gdr_map: Operation not permitted"),
+        (vec!["ELSEWHERE"], Status::Fail, "where the mapping was written"),
         (vec!["gdr_map=gone"], Status::Fail, "has no gdr_map"),
     ] {
         let libgdrapi = Some(fake::library("gdr", &defines));
