@@ -30,6 +30,9 @@ pub(crate) enum Command {
     Stack(crate::stack::StackArgs),
     /// Compare the facts of many nodes and name those that differ.
     Compare(crate::compare::CompareArgs),
+    /// Run one task that may hang or crash, for the command that started this.
+    #[command(name = expertrail_cluster::isolate::SUBCOMMAND, hide = true)]
+    Isolated,
 }
 
 /// What moves the rows.

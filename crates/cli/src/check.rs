@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use expertrail_cluster::check::{self, Target};
-use expertrail_cluster::{collect, probe};
+use expertrail_cluster::probe;
 
 use crate::check_kube::KubeArgs;
-use crate::node::{Source, Stop, check_output, finish, show};
+use crate::node::{Source, Stop, check_output, collecting, finish, itself, show};
 use crate::topo::profile;
 
 /// What the node is wanted for.
@@ -73,12 +73,13 @@ fn run(args: &CheckArgs) -> Result<u8, Stop> {
         show(args.json.as_deref(), || serde_json::to_string_pretty(&report), &report.text(args.all))?;
         return Ok(report.exit_code(args.strict));
     }
-    let facts = args.source.read(&collect::Options::default())?;
+    let facts = args.source.read(&collecting())?;
     let profile = profile(&args.profile, &facts)?;
     let options = check::Options { target: args.target.into(), profile: profile.map(|(profile, _)| profile) };
     let mut report = check::run(&facts, &options);
     if args.probe {
-        report = report.with(probe::run(&facts, &probe::Options::default()));
+        let options = probe::Options { program: itself(), ..probe::Options::default() };
+        report = report.with(probe::run(&facts, &options));
     }
     show(args.json.as_deref(), || serde_json::to_string_pretty(&report), &report.text(args.all))?;
     Ok(report.exit_code(args.strict))

@@ -6,7 +6,7 @@ use clap::Args;
 use expertrail_cluster::collect;
 use expertrail_cluster::facts::{Facts, Reading};
 
-use crate::node::{Stop, check_output, finish, open, print, write_output};
+use crate::node::{Stop, check_output, collecting, finish, open, print, write_output};
 
 /// Arguments of `facts`.
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub(crate) fn main(args: &FactsArgs) -> u8 {
 
 fn run(args: &FactsArgs) -> Result<u8, Stop> {
     check_output(args.output.as_deref())?;
-    let mut options = collect::Options::default();
+    let mut options = collecting();
     options.userspace.pid = args.pid;
     options.userspace.python_roots.clone_from(&args.python_root);
     let facts = collect::facts(&open(args.root.as_deref())?, &options);

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Topo(args) }) => topo::main(&args),
         Ok(Cli { command: Command::Stack(args) }) => stack::main(&args),
         Ok(Cli { command: Command::Compare(args) }) => compare::main(&args),
+        Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use expertrail_bench::export::{check_writable, write_atomic};
-use expertrail_cluster::collect;
 use expertrail_cluster::facts::{Facts, Scope};
 use expertrail_cluster::root::Root;
+use expertrail_cluster::{collect, isolate, nvml};
 
 /// Why a command ends early: what to print and the exit code.
 pub(crate) struct Stop {
@@ -38,6 +38,28 @@ pub(crate) fn finish(result: Result<u8, Stop>) -> u8 {
         eprintln!("error: {message}");
         code
     })
+}
+
+/// What runs drivers' libraries apart from this process: this program once more.
+pub(crate) fn itself() -> Option<PathBuf> {
+    std::env::current_exe().ok()
+}
+
+/// How this machine is read.
+pub(crate) fn collecting() -> collect::Options {
+    let nvml = nvml::Options { program: itself(), ..nvml::Options::default() };
+    collect::Options { nvml, ..collect::Options::default() }
+}
+
+/// The child's side of [`itself`]; gives the exit code.
+pub(crate) fn isolated() -> u8 {
+    match isolate::serve(std::io::stdin().lock(), std::io::stdout().lock()) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("error: {error}");
+            2
+        }
+    }
 }
 
 /// Where the facts come from.

@@ -7,7 +7,7 @@ use expertrail_cluster::facts::Facts;
 use expertrail_cluster::stack::{self, Judgement, Question, Transport};
 use expertrail_cluster::{collect, userspace};
 
-use crate::node::{Stop, check_output, finish, open, show};
+use crate::node::{Stop, check_output, collecting, finish, open, show};
 
 /// Transport between nodes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -98,7 +98,7 @@ fn read(args: &StackArgs, transport: Option<Transport>) -> Result<Question, Stop
         python_roots: args.python_root.iter().cloned().collect(),
         source_root: args.source_root.clone(),
     };
-    let collected = collect::Options { userspace: options, ..collect::Options::default() };
+    let collected = collect::Options { userspace: options, ..collecting() };
     let facts: Facts = collect::facts(&root, &collected);
     Ok(Question::of(&facts.userspace, Some(&facts), transport))
 }

@@ -10,6 +10,7 @@ pub mod compare;
 pub mod environment;
 pub mod facts;
 pub mod finding;
+pub mod isolate;
 pub mod kube;
 #[allow(unsafe_code)] // NVML is a C library, opened at run time
 pub mod nvml;

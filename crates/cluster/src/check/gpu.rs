@@ -3,7 +3,7 @@
 use super::driver::missing;
 use super::{Context, Target};
 use crate::causes::CauseEntry;
-use crate::facts::{Fact, Nvml, NvmlGpu, Service, Xid};
+use crate::facts::{Fact, Nvml, NvmlGpu, Reading, Service, Xid};
 use crate::finding::{Finding, Manager, Status};
 
 const NO_GPU: CauseEntry = CauseEntry {
@@ -99,7 +99,7 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
     } else {
         // One line for all of them.
         let finding = context.finding("P041").from_fact(fact);
-        let none = context.facts.pci.gpus().is_empty();
+        let none = context.facts.pci.devices.value().is_some() && context.facts.pci.gpus().is_empty();
         all.push(if none {
             finding.not_applicable("no GPU")
         } else {
@@ -125,7 +125,13 @@ fn present(context: &Context<'_>) -> Finding {
     if facts.pci.devices.value().is_none() && shown.is_none() {
         return finding.unknown(missing(&facts.pci.devices));
     }
-    let seen = format!("{count} on the PCI bus{}", shown.map_or(String::new(), |n| format!(", {n} in NVML")));
+    let nvml = match facts.nvml.reading() {
+        Reading::Value(nvml) => format!(", {} in NVML", nvml.gpus.len()),
+        // With GPUs on the bus P041 says it.
+        Reading::Unreadable(reason) if count == 0 => format!("; {reason}"),
+        _ => String::new(),
+    };
+    let seen = format!("{count} on the PCI bus{nvml}");
     let refused: Vec<String> = facts
         .nvml
         .value()

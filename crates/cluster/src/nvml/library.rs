@@ -210,14 +210,12 @@ impl Library {
         for index in 0..gpus.min(GPUS) {
             let mut device: Device = std::ptr::null_mut();
             // SAFETY: NVML writes one handle.
-            match unsafe { handle(index, &raw mut device) } {
-                SUCCESS => {
-                    nvml.gpus.push(self.gpu(index, device));
-                    devices.push((index, device));
-                }
-                code => {
-                    nvml.refused.insert(index, self.explain(code));
-                }
+            let code = unsafe { handle(index, &raw mut device) };
+            if code == SUCCESS {
+                nvml.gpus.push(self.gpu(index, device));
+                devices.push((index, device));
+            } else {
+                nvml.refused.insert(index, self.explain(code));
             }
         }
         nvml.p2p = self.peers(&devices);
@@ -234,14 +232,13 @@ impl Library {
     }
 
     fn gpu(&self, index: u32, device: Device) -> NvmlGpu {
-        // A number that is no link ends them; a link whose state fails is there, and not up.
-        let links: Vec<c_uint> = (0..LINKS)
-            .map_while(|link| match self.with("nvmlDeviceGetNvLinkState", device, link) {
-                Ok(state) => Some(state),
-                Err(None | Some(INVALID_ARGUMENT | NOT_SUPPORTED)) => None,
-                Err(Some(_)) => Some(0),
-            })
-            .collect();
+        let links: Vec<Option<c_uint>> = (0..LINKS).map_while(|link| self.link(device, link)).collect();
+        // A GPU that answers for none of them tells no number either.
+        let links: Vec<c_uint> = if links.iter().any(Option::is_some) {
+            links.into_iter().map(Option::unwrap_or_default).collect()
+        } else {
+            Vec::new()
+        };
         let memory: Option<MemoryInfo> = self.memory("nvmlDeviceGetMemoryInfo", device);
         let both = |now: &str, most: &str| self.number::<c_uint>(now, device).zip(self.number(most, device));
         let remapped = self.remapped(device);
@@ -295,6 +292,16 @@ impl Library {
         let code = unsafe { call(device, &raw mut info) };
         // The function is always 0 for a GPU.
         (code == SUCCESS).then(|| format!("{:04x}:{:02x}:{:02x}.0", info.domain, info.bus, info.device))
+    }
+
+    /// Whether a link is up: 1 up, 0 down; the inner none where NVML fails to tell (the link is there), the outer where the number is
+    /// that of no link.
+    fn link(&self, device: Device, link: c_uint) -> Option<Option<c_uint>> {
+        match self.with("nvmlDeviceGetNvLinkState", device, link) {
+            Ok(state) => Some(Some(state)),
+            Err(None | Some(INVALID_ARGUMENT | NOT_SUPPORTED)) => None,
+            Err(Some(_)) => Some(None),
+        }
     }
 
     fn link_errors(&self, device: Device, links: u32) -> Option<u64> {

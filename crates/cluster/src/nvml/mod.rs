@@ -5,11 +5,11 @@
 
 mod library;
 
-use std::path::PathBuf;
-use std::sync::mpsc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::facts::{Fact, Nvml, Scope};
+use crate::isolate::{self, Answer, Task};
 use library::Library;
 
 /// Where the library is, and how long it may take.
@@ -19,39 +19,34 @@ pub struct Options {
     pub library: Option<PathBuf>,
     /// How long to wait for it; none: 5 s. A GPU that has fallen off its bus can hold a call for ever.
     pub limit: Option<Duration>,
+    /// The program that calls it in a process of its own (see [`isolate`]); none: a thread of this process.
+    pub program: Option<PathBuf>,
 }
 
 const NAME: &str = "libnvidia-ml.so.1";
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Reads everything, in a thread of its own that is left behind where it does not answer.
+/// Reads everything. NVML is called apart from this, since a call may not come back.
 pub fn read(options: &Options) -> Fact<Nvml> {
     let path = options.library.clone().or_else(|| std::env::var_os("EXPERTRAIL_NVML").map(PathBuf::from));
     let path = path.unwrap_or_else(|| PathBuf::from(NAME));
     let source = path.to_string_lossy().into_owned();
     let limit = options.limit.unwrap_or(LIMIT);
-    let (sender, receiver) = mpsc::channel();
-    let reader = std::thread::Builder::new().name("nvml".to_owned()).spawn(move || {
-        // The receiver may have gone.
-        let _ = sender.send(
-            Library::open(&path)
-                .and_then(|library| library.map_or(Ok(None), |library| library.read().map(Some))),
-        );
-    });
-    if let Err(error) = reader {
-        return Fact::unreadable(format!("no thread to ask NVML: {error}"), source, Scope::HostKernel);
+    let task = Task::Nvml { library: path };
+    match isolate::ask(options.program.as_deref(), task, limit).map(|reply| reply.answer) {
+        Ok(Answer::Nvml(answer)) => match *answer {
+            Ok(Some(nvml)) => Fact::read(nvml, source, Scope::HostKernel),
+            Ok(None) => Fact::absent(source, Scope::HostKernel),
+            Err(reason) => Fact::unreadable(reason, source, Scope::HostKernel),
+        },
+        Ok(Answer::Probe(_)) => {
+            Fact::unreadable("NVML was asked and a probe answered", source, Scope::HostKernel)
+        }
+        Err(failure) => Fact::unreadable(format!("NVML {failure}"), source, Scope::HostKernel),
     }
-    match receiver.recv_timeout(limit) {
-        Ok(Ok(Some(nvml))) => Fact::read(nvml, source, Scope::HostKernel),
-        Ok(Ok(None)) => Fact::absent(source, Scope::HostKernel),
-        Ok(Err(reason)) => Fact::unreadable(reason, source, Scope::HostKernel),
-        Err(_) => Fact::unreadable(
-            format!(
-                "NVML did not answer within {} s: a GPU or the driver hangs (see dmesg)",
-                limit.as_secs_f64()
-            ),
-            source,
-            Scope::HostKernel,
-        ),
-    }
+}
+
+/// Reads everything here. None where there is no such library.
+pub(crate) fn ask(library: &Path) -> Result<Option<Nvml>, String> {
+    Library::open(library)?.map(|library| library.read()).transpose()
 }

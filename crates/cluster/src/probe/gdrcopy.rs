@@ -7,14 +7,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cuda::Cuda;
-use super::{Options, Outcome, open, symbol};
+use super::{Outcome, open, symbol};
+use crate::isolate;
 
 /// Runs `gdrcopy_sanity` if there is one, else pins a page of GPU memory and writes through its mapping.
-pub(super) fn run(options: &Options, limit: Duration) -> Outcome {
-    let program = options.gdrcopy_sanity.clone().or_else(|| on_path("gdrcopy_sanity"));
-    match program {
+pub(super) fn run(
+    gdrcopy_sanity: Option<PathBuf>,
+    libgdrapi: Option<PathBuf>,
+    libcuda: Option<PathBuf>,
+    limit: Duration,
+) -> Outcome {
+    match gdrcopy_sanity.or_else(|| on_path("gdrcopy_sanity")) {
         Some(program) => sanity(&program, limit),
-        None => pin(options),
+        None => pin(libgdrapi, libcuda),
     }
 }
 
@@ -47,8 +52,8 @@ fn sanity(program: &std::path::Path, limit: Duration) -> Outcome {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
+                // No longer than that: what is stuck in the driver does not end.
+                isolate::end(&mut child, limit.mul_f64(0.05));
                 return Outcome::Fails(format!(
                     "{} did not end within {} s",
                     program.display(),
@@ -83,6 +88,9 @@ fn parse_total(text: &str) -> Option<(u32, u32, u32)> {
 /// A page of GPU memory as GDRCopy counts pages.
 const PAGE: usize = 64 << 10;
 
+/// What is written.
+const WORD: u64 = 0x45_78_70_65_72_74;
+
 /// `gdr_mh_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -90,13 +98,13 @@ struct Handle {
     h: c_ulong,
 }
 
-fn pin(options: &Options) -> Outcome {
-    let path = options.libgdrapi.clone().unwrap_or_else(|| "libgdrapi.so.2".into());
+fn pin(libgdrapi: Option<PathBuf>, libcuda: Option<PathBuf>) -> Outcome {
+    let path = libgdrapi.unwrap_or_else(|| "libgdrapi.so.2".into());
     let library = match open(&path) {
         Ok(library) => library,
         Err(reason) => return Outcome::NotRun(format!("neither gdrcopy_sanity nor libgdrapi: {reason}")),
     };
-    let cuda = match Cuda::start(options.libcuda.clone()) {
+    let cuda = match Cuda::start(libcuda) {
         Ok(Ok(cuda)) => cuda,
         Ok(Err(reason)) => return Outcome::Fails(reason),
         Err(reason) => return Outcome::NotRun(reason),
@@ -111,6 +119,7 @@ fn through(library: &libloading::Library, cuda: &Cuda) -> Result<(), String> {
     type Pin = unsafe extern "C" fn(*mut c_void, c_ulong, usize, u64, u32, *mut Handle) -> c_int;
     type Map = unsafe extern "C" fn(*mut c_void, Handle, *mut *mut c_void, usize) -> c_int;
     type Unmap = unsafe extern "C" fn(*mut c_void, Handle, *mut c_void, usize) -> c_int;
+    type ToHost = unsafe extern "C" fn(*mut c_void, u64, usize) -> c_int;
     type Unpin = unsafe extern "C" fn(*mut c_void, Handle) -> c_int;
     // SAFETY: the types of gdrapi.h.
     let (start, end, pin, map, unmap, unpin) = unsafe {
@@ -123,6 +132,8 @@ fn through(library: &libloading::Library, cuda: &Cuda) -> Result<(), String> {
             symbol::<Unpin>(library, "gdr_unpin_buffer")?,
         )
     };
+    // SAFETY: the type of cuda.h.
+    let get = unsafe { cuda.entry::<ToHost>("cuMemcpyDtoH_v2") }?;
     let current = cuda.current(0)?;
     current.set()?;
     // A page more, so that a whole one lies inside.
@@ -151,11 +162,21 @@ fn through(library: &libloading::Library, cuda: &Cuda) -> Result<(), String> {
             let word = mapped.cast::<u64>();
             // SAFETY: the mapping has PAGE bytes, is aligned to a page of the host, and nobody else uses it.
             let read = unsafe {
-                word.write_volatile(0x45_78_70_65_72_74);
+                word.write_volatile(WORD);
                 word.read_volatile()
             };
-            if read != 0x45_78_70_65_72_74 {
+            if read != WORD {
                 result = Err(format!("the mapping returned {read:#x} instead of what was written"));
+            }
+            // Through the driver it must be the same, or the mapping is not of this memory. The read above has pushed the write out.
+            let mut there = 0_u64;
+            // SAFETY: the page holds a word, and so does `there`.
+            let code = unsafe { get((&raw mut there).cast(), page, size_of::<u64>()) };
+            if result.is_ok() {
+                result = cuda.check("cuMemcpyDtoH_v2", code);
+            }
+            if result.is_ok() && there != WORD {
+                result = Err(format!("the GPU has {there:#x} where the mapping was written"));
             }
             // SAFETY: the mapping of above.
             unsafe { unmap(gdr, handle, mapped, PAGE) };

@@ -1,7 +1,7 @@
 //! What a file cannot show: probes that run. Each is reported as run, with what came of it, or as not run, with the reason.
 //!
-//! A probe calls the driver, which can hang on broken hardware; so each runs in a thread of its own with a deadline, and one that does not
-//! answer is left behind and reported as a failure. Nothing of a probe outlives the process.
+//! A probe calls the driver, which can hang on broken hardware and crash on broken installs; so each runs apart from this (see
+//! [`crate::isolate`]) with a deadline, and one that does not answer is ended, or left behind, and reported as a failure.
 
 mod cuda;
 mod gdrcopy;
@@ -9,13 +9,16 @@ mod gpu;
 mod memory;
 mod verbs;
 
-use std::path::PathBuf;
-use std::sync::mpsc;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::causes::CauseEntry;
 use crate::facts::{Facts, Scope};
 use crate::finding::{Finding, Status};
+use crate::isolate::{self, Answer, Failure};
 
 /// Where libraries are, for tests and for unusual installs. None is the loader's own.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +33,8 @@ pub struct Options {
     pub gdrcopy_sanity: Option<PathBuf>,
     /// Deadline of each probe; none: 30 s.
     pub limit: Option<Duration>,
+    /// The program that runs each in a process of its own (see [`isolate`]); none: a thread of this process.
+    pub program: Option<PathBuf>,
 }
 
 const LOCK: CauseEntry = CauseEntry {
@@ -61,7 +66,45 @@ const COPY: CauseEntry = CauseEntry {
 /// Causes of this part.
 pub const CAUSES: &[&[CauseEntry]] = &[&[LOCK, GDRCOPY, DMA_BUF, VERBS, COPY]];
 
+/// A probe with what it needs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Task {
+    /// Lock 1 GiB of memory.
+    Lock { available: Option<u64> },
+    /// Run `gdrcopy_sanity`, or pin and map GPU memory.
+    Gdrcopy {
+        libcuda: Option<PathBuf>,
+        libgdrapi: Option<PathBuf>,
+        gdrcopy_sanity: Option<PathBuf>,
+        limit: Duration,
+    },
+    /// Export GPU memory.
+    DmaBuf { libcuda: Option<PathBuf> },
+    /// Open RDMA devices, and compare with the names that the kernel has.
+    Verbs { libibverbs: Option<PathBuf>, expected: Vec<String> },
+    /// Copy between GPUs.
+    PeerCopy { libcuda: Option<PathBuf> },
+}
+
+impl Task {
+    /// Runs it here.
+    pub(crate) fn run(self) -> Outcome {
+        match self {
+            Self::Lock { available } => memory::lock(available),
+            Self::Gdrcopy { libcuda, libgdrapi, gdrcopy_sanity, limit } => {
+                gdrcopy::run(gdrcopy_sanity, libgdrapi, libcuda, limit)
+            }
+            Self::DmaBuf { libcuda } => gpu::export(libcuda),
+            Self::Verbs { libibverbs, expected } => verbs::open(libibverbs, &expected),
+            Self::PeerCopy { libcuda } => gpu::copy(libcuda),
+        }
+    }
+}
+
 /// What came of a probe.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     /// It did what it should.
     Works(String),
@@ -74,24 +117,31 @@ pub(crate) enum Outcome {
 /// Runs every probe.
 pub fn run(facts: &Facts, options: &Options) -> Vec<Finding> {
     let limit = options.limit.unwrap_or(Duration::from_secs(30));
-    let available = facts.memory.available.value().copied();
-    let lock = probe(limit, move || memory::lock(available));
-    let sanity = options.clone();
-    let gdrcopy = probe(limit, move || gdrcopy::run(&sanity, limit));
-    let libcuda = options.libcuda.clone();
-    let export = probe(limit, move || gpu::export(libcuda));
-    let libcuda = options.libcuda.clone();
-    let copy = probe(limit, move || gpu::copy(libcuda));
-    let libibverbs = options.libibverbs.clone();
-    let expected: Vec<String> = facts
-        .rdma
-        .value()
-        .into_iter()
-        .flatten()
-        .filter(|device| device.pci.is_some())
-        .map(|device| device.name.clone())
-        .collect();
-    let open = probe(limit, move || verbs::open(libibverbs, &expected));
+    let expected = facts.rdma.value().into_iter().flatten().filter(|device| device.pci.is_some());
+    let expected = expected.map(|device| device.name.clone()).collect();
+    let libcuda = || options.libcuda.clone();
+    let run = |task| probe(options.program.as_deref(), task, limit).unwrap_or_else(Outcome::Fails);
+    // A driver that does not answer once will not the next time; each wait is as long as the limit.
+    let hung = Cell::new(false);
+    let driver = |task| {
+        if hung.get() {
+            return Outcome::NotRun("the driver did not answer the probe before".to_owned());
+        }
+        probe(options.program.as_deref(), task, limit).unwrap_or_else(|why| {
+            hung.set(true);
+            Outcome::Fails(why)
+        })
+    };
+    let lock = run(Task::Lock { available: facts.memory.available.value().copied() });
+    let gdrcopy = driver(Task::Gdrcopy {
+        libcuda: libcuda(),
+        libgdrapi: options.libgdrapi.clone(),
+        gdrcopy_sanity: options.gdrcopy_sanity.clone(),
+        limit,
+    });
+    let export = driver(Task::DmaBuf { libcuda: libcuda() });
+    let copy = driver(Task::PeerCopy { libcuda: libcuda() });
+    let open = run(Task::Verbs { libibverbs: options.libibverbs.clone(), expected });
     vec![
         finding("P400", "1 GiB can be locked", lock, &LOCK, "mlock of this process")
             .remedy_if("Lift the limit of locked memory (P030 says how).", &["ulimit -l unlimited"]),
@@ -122,26 +172,24 @@ fn finding(id: &str, title: &str, outcome: Outcome, cause: &CauseEntry, source: 
     }
 }
 
-/// Runs `probe` in a thread, at most for `limit`.
-fn probe(limit: Duration, probe: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
-    let (sender, receiver) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("probe".to_owned()).spawn(move || {
-        // The receiver may have gone.
-        let _ = sender.send(probe());
-    });
-    if let Err(error) = thread {
-        return Outcome::NotRun(format!("no thread for it: {error}"));
-    }
-    match receiver.recv_timeout(limit) {
-        Ok(outcome) => outcome,
-        Err(mpsc::RecvTimeoutError::Timeout) => Outcome::Fails(format!(
-            "no answer within {} s: the driver or the device hangs",
-            limit.as_secs_f64()
-        )),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Outcome::Fails("the probe ended without an answer".to_owned())
-        }
-    }
+/// Runs `task` apart from this, at most for `limit`.
+///
+/// # Errors
+/// It hangs.
+fn probe(program: Option<&Path>, task: Task, limit: Duration) -> Result<Outcome, String> {
+    Ok(match isolate::ask(program, isolate::Task::Probe(task), limit) {
+        Ok(reply) => match reply.answer {
+            // What a library complains of is often the reason.
+            Answer::Probe(Outcome::Fails(reason)) if !reply.said.is_empty() => {
+                Outcome::Fails(format!("{reason}; on standard error: {}", reply.said))
+            }
+            Answer::Probe(outcome) => outcome,
+            Answer::Nvml(_) => Outcome::NotRun("NVML answered instead of it".to_owned()),
+        },
+        Err(Failure::NotRun(error)) => Outcome::NotRun(format!("no thread for it: {error}")),
+        Err(failure @ Failure::Hangs(_)) => return Err(format!("it {failure}")),
+        Err(failure) => Outcome::Fails(format!("it {failure}")),
+    })
 }
 
 /// Opens a library. The error says where it was looked for.

@@ -1,5 +1,7 @@
 /* NVML with COUNT GPUs, each unlike the others in what is read of it. INIT is the code of nvmlInit_v2; LOST the index of a GPU that
-   has fallen off; LINK_LOST a link that answers "GPU is lost"; HANG stays in nvmlInit_v2, CRASH dies there; NO_LINKS for a GPU without.
+   has fallen off; LINK_LOST a link that answers "GPU is lost"; HANG stays in nvmlInit_v2, CRASH dies there, QUIT ends the process there
+   with that status; NO_LINKS for a GPU without. TRACE is a file that gets the number of the process, SAYS goes to standard error, NOISE
+   and no newline to standard output, FLOOD writes there until nobody reads, HEIR leaves a process behind that holds the pipes for 20 s.
    -DnvmlXyz=gone takes an entry point away. Layouts are those of nvml.h. */
 #include <stdio.h>
 #include <stdint.h>
@@ -25,6 +27,31 @@ static struct gpu { unsigned index; } gpus[64];
 typedef struct gpu *device;
 
 int nvmlInit_v2(void) {
+#ifdef TRACE
+    FILE *trace = fopen(TRACE ".new", "w");
+    fprintf(trace, "%d", (int)getpid());
+    fclose(trace);
+    rename(TRACE ".new", TRACE);
+#endif
+#ifdef SAYS
+    fputs("a line before\n" SAYS "\n\n", stderr);
+#endif
+#ifdef NOISE
+    if (write(1, NOISE, strlen(NOISE)) < 0) return 999;
+#endif
+#ifdef FLOOD
+    static char piece[65536];
+    while (write(1, piece, sizeof piece) > 0) {}
+#endif
+#ifdef HEIR
+    if (fork() == 0) {
+        sleep(20);
+        _exit(0);
+    }
+#endif
+#ifdef QUIT
+    _exit(QUIT);
+#endif
 #ifdef HANG
     for (;;) pause();
 #endif
