@@ -279,6 +279,22 @@ fn a_probe_that_hangs_is_one_failure() {
     assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
+#[test]
+fn a_driver_that_hangs_is_asked_once() {
+    let findings = probes(
+        4,
+        probe::Options {
+            libcuda: Some(fake::library("cuda", &["HANG_IN_INIT"])),
+            libibverbs: Some(fake::library("verbs", &[])),
+            ..probe::Options::default()
+        },
+    );
+    is(&findings, "P402", Status::Fail, "run: it did not answer within 4 s: the driver or a device hangs");
+    is(&findings, "P404", Status::Unknown, "not run: the driver did not answer the probe before");
+    // What does not go through the driver is still run.
+    is(&findings, "P403", Status::Pass, "");
+}
+
 /// `check --probe` with `library` for NVML and nothing else of a driver.
 fn check(library: &Path) -> (Output, Duration) {
     let started = Instant::now();
