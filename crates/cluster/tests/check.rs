@@ -238,3 +238,16 @@ fn an_empty_tree_is_inconclusive_and_says_what_is_missing() {
         }
     }
 }
+
+#[test]
+fn no_text_of_a_document_reaches_the_terminal_as_control_characters() {
+    use expertrail_cluster::facts::{Fact, Scope};
+    let mut facts = collect::facts(&virtual_machine(), &collect::Options::default());
+    facts.node = Fact::read("n\u{1b}[31m\nPASS".to_owned(), "x", Scope::Host);
+    facts.environment.operator_signs =
+        Fact::read(vec!["/run\u{1b}]0;\u{7}\nPASS".to_owned()], "x", Scope::Host);
+    let text = check::run(&facts, &Options { target: Target::DeepepIbgda, profile: None }).text(true);
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    assert!(text.contains("\nn [31m PASS for deepep-ibgda: "), "{text}");
+    assert!(text.contains("remedies are for: /run ]0;  PASS exists"), "{text}");
+}

@@ -120,12 +120,13 @@ impl Report {
         if !out.is_empty() {
             out.push('\n');
         }
+        let evidence = render::one_line(&self.managed.evidence);
         if self.managed.manager == Manager::Unknown
             && shown.iter().any(|finding| finding.remedies.iter().any(|r| r.manager.is_some()))
         {
-            let _ = writeln!(out, "Remedies of every kind of node are printed: {}.", self.managed.evidence);
-        } else if !self.managed.evidence.is_empty() {
-            let _ = writeln!(out, "remedies are for: {}", self.managed.evidence);
+            let _ = writeln!(out, "Remedies of every kind of node are printed: {evidence}.");
+        } else if !evidence.is_empty() {
+            let _ = writeln!(out, "remedies are for: {evidence}");
         }
         if self.managed.container {
             out.push_str(
@@ -139,7 +140,7 @@ impl Report {
             Verdict::Fail => "FAIL",
             Verdict::Inconclusive => "INCONCLUSIVE",
         };
-        let node = self.node.as_deref().unwrap_or("node");
+        let node = render::one_line(self.node.as_deref().unwrap_or("node"));
         let _ = writeln!(
             out,
             "{node} for {}: {verdict} - {fail} failed, {warn} warnings, {unknown} not judged, {pass} passed, {not_applicable} not applicable",
