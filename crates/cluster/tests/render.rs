@@ -95,16 +95,23 @@ fn a_node_that_has_all() {
     is_as_kept("healthy-deepep-ibgda", &facts(place.path()), Target::DeepepIbgda);
 }
 
-#[test]
-fn a_node_of_which_nobody_knows_who_manages_it() {
-    let place = tree::unpack("b200-crusoe-vm");
-    let mut facts = facts(place.path());
-    // What tells a virtual machine, a container or an operator was not captured.
+/// Facts of which what tells a virtual machine, a container or an operator was not captured.
+fn without_environment(mut facts: Facts) -> Facts {
     facts.environment.container = Fact::default();
     facts.environment.operator_signs = Fact::default();
     facts.environment.kubernetes = Fact::default();
     facts.kernel.hypervisor = Fact::default();
-    is_as_kept("b200-crusoe-vm-no-environment-deepep-ibgda", &facts, Target::DeepepIbgda);
+    facts
+}
+
+#[test]
+fn nodes_of_which_nobody_knows_who_manages_them() {
+    let place = tree::unpack("b200-crusoe-vm");
+    let b200 = without_environment(facts(place.path()));
+    is_as_kept("b200-crusoe-vm-no-environment-deepep-ibgda", &b200, Target::DeepepIbgda);
+    // There remedies differ by who manages the node: all are printed.
+    let h200 = without_environment(facts(&here("fixtures/h200-vm-x2")));
+    is_as_kept("h200-vm-x2-no-environment-deepep-ibgda", &h200, Target::DeepepIbgda);
 }
 
 #[test]
