@@ -31,7 +31,8 @@ fuzz_target!(|bytes: &[u8]| {
     });
     // Ranges as a section's header may claim them, in and out of the file.
     let size = bytes.len() as u64;
-    for (start, length) in [(0, size), (0, u64::MAX), (8, size), (size, 1), (u64::MAX - 8, u64::MAX), (4, 40)] {
+    for (start, length) in [(0, size), (0, u64::MAX), (8, size), (size, 1), (u64::MAX - 8, u64::MAX), (4, 40)]
+    {
         for arch in fatbin(&mut Cursor::new(bytes), start, length) {
             assert!((30..1000).contains(&arch.sm), "{arch:?}");
             assert!(holds(bytes, &arch.sm.to_le_bytes()));

@@ -189,7 +189,7 @@ fn links_that_lead_to_themselves() {
     let at = |path: &str| place.path().join(path);
     fs::remove_file(at("proc/modules")).unwrap();
     symlink("modules", at("proc/modules")).unwrap();
-    fs::create_dir_all(at("etc/modprobe.d")).unwrap();
+    fs::remove_file(at("etc/modprobe.d/nvidia.conf")).unwrap();
     symlink("b.conf", at("etc/modprobe.d/a.conf")).unwrap();
     symlink("a.conf", at("etc/modprobe.d/b.conf")).unwrap();
     symlink(".", at("sys/devices/again")).unwrap();
