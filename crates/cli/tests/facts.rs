@@ -41,7 +41,7 @@ fn document(place: &Path) -> Value {
     json
 }
 
-/// A fact of `document`, of which `changed` was read instead of the tree's own; the rest must be as it was.
+/// What is wrong with one file must cost no other fact: all parts of the documents are the same but `but`, the time and the place.
 #[track_caller]
 fn rest_is_unchanged(before: &Value, after: &Value, but: &[&str]) {
     for (key, value) in before.as_object().unwrap() {
