@@ -23,7 +23,7 @@ use serde_json::Value;
 /// Runs `expertrail` with `args`; no variable of this process reaches it.
 fn expertrail(args: &[&str]) -> Output {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("expertrail"));
-    command.env_clear().args(args).timeout(Duration::from_secs(60)).output().unwrap()
+    command.env_clear().args(args).timeout(Duration::from_mins(1)).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {

@@ -30,7 +30,7 @@ fn facts(place: &Path) -> Facts {
     let mut facts = collect::facts(&Root::captured(place), &collect::Options::default());
     assert_eq!(facts.root, place.to_str().unwrap());
     // Words that would show if they went into the text.
-    facts.root = "/LEAKED".to_owned();
+    "/LEAKED".clone_into(&mut facts.root);
     facts.captured_at = 4_242_424_242;
     facts
 }
