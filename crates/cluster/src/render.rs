@@ -21,6 +21,11 @@ pub fn line(finding: &Finding) -> String {
     one_line(&line)
 }
 
+/// `1 warning`, `2 warnings`.
+pub(crate) fn count(number: usize, word: &str) -> String {
+    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Control characters of files and kernels must not reach a terminal.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -270,3 +270,19 @@ fn a_host_on_which_everything_is_wrong() {
     assert!(text.contains("nvidia-fabricmanager-570=570.86.15-1"), "{text}");
     assert!(text.contains("  why: A GPU that rings a NIC's doorbell needs both driver keys."), "{text}");
 }
+
+#[test]
+fn no_text_of_a_document_reaches_the_terminal_as_control_characters() {
+    use expertrail_cluster::facts::{Fact, Scope};
+    let mut facts = collect::facts(&virtual_machine(), &collect::Options::default());
+    facts.node = Fact::read("n\u{1b}[31m\nPASS".to_owned(), "x", Scope::Host);
+    facts.environment.operator_signs =
+        Fact::read(vec!["/run\u{1b}]0;\u{7}\nPASS".to_owned()], "x", Scope::Host);
+    let text = check::run(&facts, &Options { target: Target::DeepepIbgda, profile: None }).text(true);
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    assert!(text.contains("\nn [31m PASS for deepep-ibgda: "), "{text}");
+    assert!(
+        text.contains("Remedies are those for a node of the GPU Operator: /run ]0;  PASS exists"),
+        "{text}"
+    );
+}

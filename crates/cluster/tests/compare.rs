@@ -65,7 +65,7 @@ fn the_one_of_thirty_two_is_named() {
             "WARN    P500 node17: module gdrdrv not there, while 31 of 32 have loaded",
         ]
     );
-    assert!(text.ends_with(" properties: 1 nodes differ from the majority\n"), "{text}");
+    assert!(text.ends_with(" properties: 1 node differs from the majority\n"), "{text}");
     assert_eq!(report.exit_code(), 1);
 }
 

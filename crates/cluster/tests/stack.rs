@@ -8,7 +8,7 @@
     clippy::expect_used
 )]
 
-use expertrail_cluster::stack::{Judgement, Question, judge};
+use expertrail_cluster::stack::{Judgement, Question, judge, text};
 
 use Judgement::{KnownBad, KnownGood, Unverified};
 
@@ -188,4 +188,15 @@ fn every_bad_row_has_a_fix_and_says_where_it_is_from() {
     }
     let verdict = judge(&Question::parse("line=v2,nccl=2.29.0").unwrap());
     assert!(verdict.applies.iter().any(|found| found.row.id == "v2-old-nccl"));
+}
+
+#[test]
+fn values_stay_on_their_line() {
+    let question = Question::parse("nvshmem=3.4.5\u{1b}[2J\nKNOWN GOOD").unwrap();
+    let mut verdict = judge(&question);
+    verdict.question.notes.push("a\rb".to_owned());
+    let text = text(&verdict);
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    assert!(text.contains("3.4.5 [2J KNOWN GOOD"), "{text:?}");
+    assert!(!text.contains("\nKNOWN GOOD"), "{text:?}");
 }

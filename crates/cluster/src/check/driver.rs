@@ -159,8 +159,15 @@ fn keys(context: &Context<'_>) -> [(&'static str, Option<u64>, Option<u64>); 2] 
 fn pending(context: &Context<'_>) -> Finding {
     let driver = &context.facts.driver;
     let finding = context.finding("P003").from_fact(&driver.params).from_fact(&driver.configured);
-    if driver.params.value().is_none() || driver.configured.value().is_none() {
-        return finding.not_applicable("nothing is configured, or the parameters are not there to compare");
+    if driver.params.value().is_none() {
+        return finding.not_applicable(format!("nothing to compare with: {}", missing(&driver.params)));
+    }
+    match driver.configured.reading() {
+        Reading::Value(_) => {}
+        Reading::Unreadable(_) => return finding.unknown(missing(&driver.configured)).advisory(),
+        Reading::Absent | Reading::NotLooked => {
+            return finding.not_applicable("no file of modprobe.d configures the driver");
+        }
     }
     let waiting: Vec<String> = keys(context)
         .into_iter()
@@ -195,12 +202,19 @@ fn kept(context: &Context<'_>) -> Finding {
     if !wants_keys(context) {
         return finding.not_applicable(format!("{} needs no driver keys", context.target));
     }
-    let machine = context.managed.manager == Manager::Machine;
-    if !machine
-        || driver.params.value().is_none()
+    match context.managed.manager {
+        Manager::Machine => {}
+        Manager::Unknown => {
+            return finding.not_applicable("who manages the node is not known, nor whether modprobe.d does");
+        }
+        Manager::Operator | Manager::Container => {
+            return finding.not_applicable("only a machine of one's own keeps keys in modprobe.d");
+        }
+    }
+    if driver.params.value().is_none()
         || matches!(driver.configured.reading(), Reading::Unreadable(_) | Reading::NotLooked)
     {
-        return finding.not_applicable("only a machine of one's own keeps keys in modprobe.d");
+        return finding.not_applicable("the parameters or the files of modprobe.d are not there to compare");
     }
     if keys(context).iter().all(|&(_, active, _)| active != Some(1)) {
         return finding.not_applicable("no key is active that could be lost (P001, P002)");

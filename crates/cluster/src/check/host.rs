@@ -121,7 +121,10 @@ fn balancing(context: &Context<'_>) -> Finding {
     let finding = context.finding("P062").from_fact(fact);
     let nodes = context.facts.kernel.numa.value().map_or(0, Vec::len);
     match fact.value() {
-        None => finding.not_applicable("the kernel has none"),
+        None if fact.is_absent() && context.facts.root == "/" => {
+            finding.not_applicable("the kernel has none")
+        }
+        None => finding.unknown(missing(fact)).advisory(),
         Some(0) => finding.saw("0", ""),
         Some(_) if nodes < 2 => finding.not_applicable("one NUMA node"),
         Some(value) => finding
@@ -160,7 +163,8 @@ fn glibc(context: &Context<'_>) -> Finding {
     let fact = &context.facts.kernel.glibc;
     let finding = context.finding("P064").from_fact(fact);
     match fact.value() {
-        None => finding.not_applicable("its version is not told"),
+        None if fact.is_absent() => finding.not_applicable("no C library of GNU's is here to read"),
+        None => finding.unknown(missing(fact)).advisory(),
         Some(version) if numbers(version) < vec![2, 28] => finding
             .outcome(Status::Fail, &GLIBC)
             .saw(version.clone(), "2.28 or newer")

@@ -33,8 +33,8 @@ pub struct Options {
 
 /// Ids of the checks of this part with what each looks at. An id is never used again for something else.
 pub const CHECKS: &[(&str, &str)] = &[
-    ("P001", "driver key EnableStreamMemOPs"),
-    ("P002", "driver key PeerMappingOverride"),
+    ("P001", "driver key for stream memory operations"),
+    ("P002", "driver key for peer mappings"),
     ("P003", "driver keys configured and active"),
     ("P004", "driver keys survive a reboot"),
     ("P005", "lines of modprobe.d"),

@@ -181,6 +181,9 @@ fn gdrdrv_version(context: &Context<'_>) -> Finding {
     if wants_gdrcopy(context).is_none() {
         return finding.not_applicable(format!("{} does not use GDRCopy", context.target));
     }
+    if context.facts.modules.has("gdrdrv") == Some(false) {
+        return finding.not_applicable("gdrdrv is not loaded (P011)");
+    }
     let (Some(module), Some(version)) = (driver.gdrdrv_version.value(), driver.version.value()) else {
         return finding.not_applicable("the module's version is not told");
     };

@@ -99,7 +99,7 @@ fn present(context: &Context<'_>) -> Finding {
         .outcome(status, &NONE)
         .saw(seen, "RDMA devices, for more than one node")
         .remedy_for(Some(Manager::Machine), "Load the NICs' driver; a virtual machine must have the functions passed through.", &["lspci | grep -iE 'mellanox|nvidia.*connectx|efa'; sudo modprobe mlx5_ib      # or: efa"])
-        .remedy_for(Some(Manager::Operator), "Ask for the devices in the pod, and see that the Network Operator's or EFA's device plugin offers them.", &["resources: limits: nvidia.com/hostdev: 8      # or rdma/..., vpc.amazonaws.com/efa", "kubectl get node NODE -o jsonpath='{.status.allocatable}'"])
+        .remedy_for(Some(Manager::Operator), "Ask for the devices in the pod, and see that the Network Operator's or EFA's device plugin offers them.", &["resources: {limits: {nvidia.com/hostdev: 8}}      # or rdma/..., vpc.amazonaws.com/efa", "kubectl get node NODE -o jsonpath='{.status.allocatable}'"])
         .remedy_for(Some(Manager::Container), "Give the container the devices.", &["docker run --device /dev/infiniband ..."])
 }
 
@@ -129,7 +129,7 @@ fn visible(context: &Context<'_>) -> Finding {
         .remedy_for(
             Some(Manager::Operator),
             "Ask for as many devices as the node has in the pod.",
-            &["resources: limits: nvidia.com/hostdev: 8      # or rdma/..., vpc.amazonaws.com/efa"],
+            &["resources: {limits: {nvidia.com/hostdev: 8}}      # or rdma/..., vpc.amazonaws.com/efa"],
         )
         .remedy_for(
             Some(Manager::Container),
@@ -193,7 +193,14 @@ fn errors(context: &Context<'_>) -> Vec<Finding> {
         }
     }
     if all.is_empty() {
-        all.push(context.finding("P023").from_fact(&context.facts.rdma).saw("0, or not shown", ""));
+        let shown =
+            rails(context).into_iter().flat_map(|device| &device.ports).any(|port| !port.counters.is_empty());
+        let finding = context.finding("P023").from_fact(&context.facts.rdma);
+        all.push(if shown {
+            finding.saw("0", "")
+        } else {
+            finding.unknown("no rail shows its counters here").advisory()
+        });
     }
     all
 }
@@ -266,7 +273,7 @@ fn efa(context: &Context<'_>) -> Vec<Finding> {
             .remedy_for(
                 Some(Manager::Operator),
                 "Install the EFA device plugin and ask for the devices in the pod.",
-                &["resources: limits: vpc.amazonaws.com/efa: N"],
+                &["resources: {limits: {vpc.amazonaws.com/efa: N}}"],
             )
             .remedy_for(
                 Some(Manager::Container),
@@ -292,7 +299,7 @@ fn efa(context: &Context<'_>) -> Vec<Finding> {
                     .remedy_for(
                         Some(Manager::Operator),
                         "Reserve them on the node and ask for them in the pod.",
-                        &["resources: limits: hugepages-2Mi: 5120Mi"],
+                        &["resources: {limits: {hugepages-2Mi: 5120Mi}}"],
                     )
             }
         }

@@ -78,7 +78,7 @@ pub(crate) fn module(facts: &Facts, module: &str, package: &str) -> Vec<Remedy> 
             &format!(
                 "{module} is a module of the host's kernel; ask whoever administers the node to load it."
             ),
-            vec![format!("modprobe {module}")],
+            vec![format!("sudo modprobe {module}      # on the host")],
         ),
     ]
 }

@@ -120,12 +120,19 @@ impl Report {
         if !out.is_empty() {
             out.push('\n');
         }
-        if self.managed.manager == Manager::Unknown
-            && shown.iter().any(|finding| finding.remedies.iter().any(|r| r.manager.is_some()))
-        {
-            let _ = writeln!(out, "Remedies of every kind of node are printed: {}.", self.managed.evidence);
-        } else if !self.managed.evidence.is_empty() {
-            let _ = writeln!(out, "remedies are for: {}", self.managed.evidence);
+        let evidence = render::one_line(&self.managed.evidence);
+        // For whom remedies are matters where some depend on it.
+        if shown.iter().any(|finding| finding.remedies.iter().any(|remedy| remedy.manager.is_some())) {
+            let _ = match self.managed.manager {
+                Manager::Unknown => writeln!(out, "Remedies of every kind of node are printed: {evidence}."),
+                Manager::Machine => {
+                    writeln!(out, "Remedies are those for a machine you administer: {evidence}.")
+                }
+                Manager::Operator => {
+                    writeln!(out, "Remedies are those for a node of the GPU Operator: {evidence}.")
+                }
+                Manager::Container => writeln!(out, "Remedies are those for a container: {evidence}."),
+            };
         }
         if self.managed.container {
             out.push_str(
@@ -139,11 +146,12 @@ impl Report {
             Verdict::Fail => "FAIL",
             Verdict::Inconclusive => "INCONCLUSIVE",
         };
-        let node = self.node.as_deref().unwrap_or("node");
+        let node = render::one_line(self.node.as_deref().unwrap_or("node"));
         let _ = writeln!(
             out,
-            "{node} for {}: {verdict} - {fail} failed, {warn} warnings, {unknown} not judged, {pass} passed, {not_applicable} not applicable",
-            self.target
+            "{node} for {}: {verdict} - {fail} failed, {}, {unknown} not judged, {pass} passed, {not_applicable} not applicable",
+            self.target,
+            render::count(warn, "warning")
         );
         out
     }

@@ -69,7 +69,9 @@ pub fn parse_listing(text: &str) -> Vec<DeviceNode> {
     let mut folder = "/dev".to_owned();
     let mut nodes = Vec::new();
     for line in text.lines().filter(|line| line.len() <= LINE) {
-        if let Some(name) = line.strip_suffix(':').filter(|name| !name.contains(' ') && !name.is_empty()) {
+        if let Some(name) =
+            line.strip_suffix(':').filter(|name| !name.contains(char::is_whitespace) && !name.is_empty())
+        {
             folder = whole(name);
             continue;
         }
@@ -146,5 +148,8 @@ mod tests {
         ] {
             assert_eq!(parse_listing(text).iter().map(|n| n.path.as_str()).collect::<Vec<_>>(), [path]);
         }
+        // No folder that matters has white space in its name; the node stays where it was.
+        let nodes = parse_listing("/dev/nvidia\tx:\ncr--r--r-- 1 r r 241, 2 2026-01-01 10:00 nvidia0\n");
+        assert_eq!(nodes.iter().map(|n| n.path.as_str()).collect::<Vec<_>>(), ["/dev/nvidia0"]);
     }
 }

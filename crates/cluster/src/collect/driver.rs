@@ -107,9 +107,8 @@ fn configured(root: &Root) -> Fact<Vec<ModprobeOption>> {
     options.extend(cmdline(command.value().map_or("", String::as_str)));
     let (source, scope) = (MODPROBE[0], root.scope(MODPROBE[0]));
     match unreadable {
-        Some(path) if options.is_empty() => {
-            Fact::unreadable(format!("{path} could not be read"), source, scope)
-        }
+        // What is in it may override all else; half of a configuration is none.
+        Some(path) => Fact::unreadable(format!("{path} could not be read"), source, scope),
         _ if seen.is_empty() && options.is_empty() => Fact::absent(source, scope),
         _ => Fact::read(options, source, scope),
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Difference, Report, Share};
 use crate::finding::Status;
-use crate::render::one_line;
+use crate::render::{self, one_line};
 
 /// Names and values of one line, before the rest is counted only. JSON has all.
 const NAMES: usize = 8;
@@ -67,15 +67,19 @@ pub(super) fn report(report: &Report) -> String {
     let splits = report.differences.iter().filter(|difference| difference.majority.is_none()).count();
     let verdict = match (outliers.len(), splits) {
         (0, 0) => "no differences".to_owned(),
+        (1, 0) => "1 node differs from the majority".to_owned(),
         (nodes, 0) => format!("{nodes} nodes differ from the majority"),
+        (0, 1) => "split in 1 property, no majority there".to_owned(),
         (0, splits) => format!("split in {splits} properties, no majority there"),
         (nodes, splits) => {
-            format!("{nodes} nodes differ from the majority, and {splits} properties are split")
+            let differ = if nodes == 1 { "differs" } else { "differ" };
+            let split = if splits == 1 { "property is" } else { "properties are" };
+            format!("{} {differ} from the majority, and {splits} {split} split", render::count(nodes, "node"))
         }
     };
     let left_out = match report.unread.len() {
         0 => String::new(),
-        count => format!(", {count} documents left out"),
+        count => format!(", {} left out", render::count(count, "document")),
     };
     let _ =
         writeln!(out, "{} nodes, {} properties: {verdict}{left_out}", report.nodes.len(), report.properties);

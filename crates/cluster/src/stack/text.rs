@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Judgement, Verdict};
+use crate::render::one_line;
 
 /// Verdict first, then why and the smallest fix, then what was judged and from where.
 pub fn text(verdict: &Verdict) -> String {
@@ -47,13 +48,14 @@ pub fn text(verdict: &Verdict) -> String {
     }
     out.push_str("\njudged:\n");
     for (key, known) in &verdict.question.known {
-        let _ = writeln!(out, "  {key:<14} {:<16} {}", known.value, known.source);
+        let (value, source) = (one_line(&known.value), one_line(&known.source));
+        let _ = writeln!(out, "  {key:<14} {value:<16} {source}");
     }
     if verdict.question.known.is_empty() {
         out.push_str("  nothing was found: neither DeepEP nor NVSHMEM nor NCCL\n");
     }
     for note in &verdict.question.notes {
-        let _ = writeln!(out, "note: {note}");
+        let _ = writeln!(out, "note: {}", one_line(note));
     }
     out
 }

@@ -133,7 +133,9 @@ fn branch(out: &mut String, facts: &Facts, leaves: &[&Leaf<'_>], depth: usize) {
     });
     single.sort_by(|a, b| a.device.address.cmp(&b.device.address));
     for leaf in single {
-        let _ = writeln!(out, "{pad}{}/> <!-- {} -->", open(leaf.device, "0x000000"), leaf.name);
+        // A comment of XML must not hold `--`, which the name of a device may.
+        let name = leaf.name.replace("--", "__");
+        let _ = writeln!(out, "{pad}{}/> <!-- {name} -->", open(leaf.device, "0x000000"));
     }
     for (address, joined) in behind {
         let unknown = PciDevice { address: address.to_owned(), ..PciDevice::default() };

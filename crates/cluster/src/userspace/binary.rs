@@ -154,7 +154,7 @@ fn versions(elf: &Elf<'_>, binary: &mut Binary) {
 
 /// NVSHMEM's device library keeps its version in a constant of three numbers, whose local symbol is there unless it was stripped.
 fn device_version(elf: &Elf<'_>, binary: &mut Binary) {
-    let Some(symbol) = elf.symbols().find(|symbol| {
+    let Some(symbol) = elf.symbols().take(SYMBOLS * 64).find(|symbol| {
         symbol.name().is_ok_and(|name| name.contains("nvshmemi_device_lib_version") && !name.ends_with("_d"))
     }) else {
         return;

@@ -13,7 +13,9 @@ const MAGIC: [u8; 4] = [0x50, 0xed, 0x55, 0xba];
 /// More containers and entries than any library has: PyTorch's largest has some ten thousand.
 const ENTRIES: usize = 1 << 18;
 
-/// Bytes read at a time between containers, where only padding is expected.
+/// Bytes read between containers, where only padding is expected: so many at first, and up to so many at a time. Were all of it read
+/// at once, a hostile file of container marks would be read thousands of times over.
+const FIRST: usize = 256;
 const CHUNK: usize = 64 << 10;
 
 /// Containers are aligned to 8 bytes; more than this without one is something else, and is not searched through.
@@ -99,7 +101,7 @@ fn find(data: &mut (impl Read + Seek), at: u64, end: u64) -> Option<u64> {
         return Some(at);
     }
     let finder = Finder::new(&MAGIC);
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; FIRST];
     data.seek(SeekFrom::Start(at)).ok()?;
     let (mut base, mut kept) = (at, 0);
     while base < end && base - at < GAP {
@@ -118,6 +120,7 @@ fn find(data: &mut (impl Read + Seek), at: u64, end: u64) -> Option<u64> {
         kept = filled.min(3);
         buffer.copy_within(filled - kept..filled, 0);
         base += (filled - kept) as u64;
+        buffer.resize((buffer.len() * 4).min(CHUNK), 0);
     }
     None
 }
@@ -171,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_container_that_straddles_two_reads() {
-        for gap in [CHUNK - 3, CHUNK - 2, CHUNK - 1, CHUNK, 3 * CHUNK + 5] {
+        let gaps = [FIRST, 5 * FIRST, CHUNK].into_iter().flat_map(|size| size - 8..size + 2);
+        for gap in gaps.chain([3 * CHUNK + 5]) {
             let mut bytes = vec![0; gap];
             bytes.extend(container(&[entry(2, 90, &[])]));
             assert_eq!(archs(&bytes), [(90, false)], "gap {gap}");
@@ -197,5 +201,37 @@ mod tests {
         let _ = archs(&MAGIC.repeat(1 << 20));
         let _ = archs(&container(&[]).repeat(1 << 18));
         assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    }
+
+    /// Counts the bytes that are read.
+    struct Counted<'a>(Cursor<&'a [u8]>, u64);
+
+    impl Read for Counted<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let count = self.0.read(buffer)?;
+            self.1 += count as u64;
+            Ok(count)
+        }
+    }
+
+    impl Seek for Counted<'_> {
+        fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    #[test]
+    fn marks_that_begin_nothing_do_not_multiply_what_is_read() {
+        for gap in [1, 12, 300, 5000] {
+            let mut mark = MAGIC.to_vec();
+            mark.extend(vec![1; gap]);
+            let bytes = mark.repeat((1 << 20) / mark.len());
+            let mut data = Counted(Cursor::new(&bytes), 0);
+            assert!(fatbin(&mut data, 0, bytes.len() as u64).is_empty());
+            // Each mark costs its own bytes, a header, and what is read ahead of the next: at most 256, or four times the way to it.
+            let marks = (bytes.len() / mark.len()) as u64 + 1;
+            let most = marks * (20 + 4 + 256 + 5 * gap as u64);
+            assert!(data.1 <= most, "gap {gap}: {} of {} bytes", data.1, bytes.len());
+        }
     }
 }

@@ -107,6 +107,15 @@ fn without_comments(text: &str) -> String {
     out.lines().filter(kept).collect::<Vec<_>>().join("\n")
 }
 
+/// Whether the line is `#define NAME`, of the whole name and not of a longer one.
+fn defines(line: &str, name: &str) -> bool {
+    let directive =
+        line.trim_start().strip_prefix('#').and_then(|rest| rest.trim_start().strip_prefix("define"));
+    directive.is_some_and(|rest| {
+        rest.starts_with(char::is_whitespace) && rest.split_whitespace().next() == Some(name)
+    })
+}
+
 /// Whether `configs.cuh` defines `__CUDACC_RDC__` for every build with NVSHMEM, the other half of pull request 564: without it device
 /// symbols of NVSHMEM get definitions instead of declarations. The unpatched file defines it for an editor only.
 pub fn parse_rdc_guard(text: &str) -> bool {
@@ -118,7 +127,7 @@ pub fn parse_rdc_guard(text: &str) -> bool {
             conditions.push(if conditions.len() < FUNCTIONS { word } else { String::new() });
         } else if word.starts_with("#endif") {
             conditions.pop();
-        } else if word.starts_with("#define__CUDACC_RDC__") {
+        } else if defines(line, "__CUDACC_RDC__") {
             let usual = ["#ifndefDISABLE_NVSHMEM", "#ifndef__CUDACC_RDC__", "#if!defined(DISABLE_NVSHMEM)"];
             if conditions.iter().all(|condition| usual.contains(&condition.as_str())) {
                 return true;
@@ -188,5 +197,10 @@ mod tests {
             "{editor}#ifndef DISABLE_NVSHMEM\n#ifndef __CUDACC_RDC__\n#define __CUDACC_RDC__\n#endif\n#endif\n"
         );
         assert!(parse_rdc_guard(&patched));
+        assert!(parse_rdc_guard("#  define\t__CUDACC_RDC__ 1\n"));
+        // Longer names, and one that white space parts.
+        for line in ["#define __CUDACC_RDC__X", "#define __CUDACC_RDC_ _", "#define__CUDACC_RDC__"] {
+            assert!(!parse_rdc_guard(line), "{line}");
+        }
     }
 }

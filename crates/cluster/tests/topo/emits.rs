@@ -4,7 +4,7 @@ use std::process::Command;
 
 use expertrail_cluster::topo;
 
-use crate::build::whole;
+use crate::build::{machine, whole};
 use crate::mappings::facts;
 
 /// What a shell has after it sourced `text` as the rank `rank`.
@@ -131,6 +131,14 @@ fn nccls_file_has_each_gpu_and_rail_below_what_joins_them() {
     assert!(!xml.contains("link_width=\"0\"") && !xml.contains("link_speed=\"\""));
     // Two NUMA nodes, 16 functions, 8 pairs of bridges.
     assert_eq!(tree.len(), 1 + 2 + 16 + 16);
+}
+
+#[test]
+fn a_name_ends_no_comment_of_nccls_file() {
+    let facts = machine(1).near("rail---0--", 0).facts();
+    let xml = topo::nccl_xml(&topo::map(&facts), &facts).unwrap();
+    // XML has no `--` inside of a comment.
+    assert!(xml.contains("<!-- rail__-0__ -->"), "{xml}");
 }
 
 #[test]
