@@ -121,7 +121,13 @@ fn built_for(context: &Context<'_>) -> Option<(u32, String)> {
         let major = digits.get(..digits.len().checked_sub(1)?)?.parse().ok()?;
         Some((major, format!("torch {}", wheel.version)))
     });
-    of_torch.or_else(|| {
+    let runtime = || {
+        let mut wheels = userspace.wheels.value().into_iter().flatten();
+        let wheel = wheels.find(|wheel| wheel.name.starts_with("nvidia-cuda-runtime"))?;
+        let major = wheel.version.split('.').next()?.parse().ok()?;
+        Some((major, format!("{} {}", wheel.name, wheel.version)))
+    };
+    of_torch.or_else(runtime).or_else(|| {
         let version = userspace.cuda_toolkit.value()?;
         Some((version.split('.').next()?.parse().ok()?, format!("CUDA toolkit {version}")))
     })

@@ -201,6 +201,13 @@ impl Question {
                 );
             }
         }
+        // `PyTorch` of the index for the newest CUDA has no such suffix; the wheel of its run-time library tells.
+        if let Some(runtime) = wheel("nvidia-cuda-runtime") {
+            let numbers: Vec<&str> = runtime.version.split('.').take(2).collect();
+            if let [major, minor] = numbers.as_slice() {
+                self.set("cuda", format!("{major}.{minor}"), runtime.path.clone());
+            }
+        }
         if let Some(version) = userspace.efa_installer.value() {
             self.set("efa_installer", version.clone(), userspace.efa_installer.source.clone());
         }
