@@ -115,15 +115,15 @@ pub fn findings(
     }
     let mut all = vec![resolved(topology, facts)];
     if topology.inconclusive.is_none() {
-        all.push(enough(topology));
+        all.push(enough(topology, facts));
         all.extend(farther(topology));
-        all.push(spread(topology));
+        all.push(spread(topology, facts));
         all.extend(slow(topology));
         all.extend(unpinned(topology, facts, target));
-        all.extend(planes(topology, target));
+        all.extend(planes(topology, facts, target));
     }
     all.extend(topology.with(Role::FailedRail).map(|nic| down(nic, facts)));
-    all.extend(against(topology, profile));
+    all.extend(against(topology, facts, profile));
     all.extend(links(topology, facts));
     all.extend(ibgda(topology, facts, target));
     all.extend(lint::findings(topology, facts));
@@ -144,11 +144,12 @@ fn resolved(topology: &Topology, facts: &Facts) -> Finding {
     }
 }
 
-fn enough(topology: &Topology) -> Finding {
+fn enough(topology: &Topology, facts: &Facts) -> Finding {
     let (rails, gpus) =
         (topology.rails().len() + topology.with(Role::FailedRail).count(), topology.gpus.len());
-    let finding =
-        finding("P101").saw(format!("{rails} rails for {gpus} GPUs"), format!("{gpus} or a multiple"));
+    let finding = finding("P101")
+        .saw(format!("{rails} rails for {gpus} GPUs"), format!("{gpus} or a multiple"))
+        .from_fact(&facts.rdma);
     if gpus > 0 && rails.is_multiple_of(gpus) {
         return finding;
     }
@@ -220,7 +221,7 @@ fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Findin
     {
         return None;
     }
-    let pinned = facts.environment.variables.value().is_some_and(|all| all.contains_key("NVSHMEM_HCA_LIST"));
+    let pinned = facts.environment.variables.value().and_then(lint::pinned);
     let finding = finding("P114");
     let tied: Vec<String> = topology
         .gpus
@@ -228,8 +229,9 @@ fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Findin
         .filter(|gpu| gpu.rails.iter().any(|pin| pin.shared || pin.tied > topology.rails_per_gpu.max(1)))
         .map(|gpu| gpu.index.to_string())
         .collect();
-    if tied.is_empty() || pinned {
-        let seen = if pinned { "NVSHMEM_HCA_LIST is set" } else { "every GPU has a nearest rail of its own" };
+    if tied.is_empty() || pinned.is_some() {
+        let own = || "every GPU has a nearest rail of its own".to_owned();
+        let seen = pinned.map_or_else(own, |name| format!("{name} is set"));
         return Some(finding.saw(seen, "a rail for each rank"));
     }
     Some(
@@ -244,12 +246,13 @@ fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Findin
     )
 }
 
-fn planes(topology: &Topology, target: Target) -> Option<Finding> {
+fn planes(topology: &Topology, facts: &Facts, target: Target) -> Option<Finding> {
     let several = topology.rails_per_gpu > 1 && !topology.with(Role::Rail).any(|nic| nic.efa);
     (several && target == Target::DeepepIbgda).then(|| {
         finding("P115")
             .outcome(Status::Warn, &PLANES)
             .saw(format!("{} NICs for each GPU", topology.rails_per_gpu), "what V1 uses: 1")
+            .from_fact(&facts.rdma)
             .remedy("Expect the bandwidth of one NIC, or use a DeepEP that spreads its queue pairs (pull request 650).", &[])
     })
 }
@@ -274,8 +277,8 @@ fn farther(topology: &Topology) -> Vec<Finding> {
         .collect()
 }
 
-fn spread(topology: &Topology) -> Finding {
-    let finding = finding("P104");
+fn spread(topology: &Topology, facts: &Facts) -> Finding {
+    let finding = finding("P104").from_fact(&facts.pci.devices);
     let mut nodes: Vec<Option<u32>> = topology.gpus.iter().map(|gpu| gpu.numa).collect();
     nodes.sort_unstable();
     nodes.dedup();
@@ -304,9 +307,10 @@ fn spread(topology: &Topology) -> Finding {
     )
 }
 
-fn against(topology: &Topology, profile: Option<&Profile>) -> Option<Finding> {
+fn against(topology: &Topology, facts: &Facts, profile: Option<&Profile>) -> Option<Finding> {
     let profile = profile.filter(|profile| profile.id != "generic")?;
-    let finding = finding("P105").about(profile.id.clone());
+    let finding =
+        finding("P105").about(profile.id.clone()).from_fact(&facts.pci.devices).from_fact(&facts.rdma);
     let mut differences = Vec::new();
     if topology.gpus.len() != profile.gpus as usize {
         differences.push(format!(

@@ -64,12 +64,26 @@ pub(super) fn findings(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     all
 }
 
-fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<Finding> {
+/// NVSHMEM's variable that lists devices, and its value.
+fn list(variables: &BTreeMap<String, String>) -> Option<(&'static str, &String)> {
     let lists = ["NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"];
-    let list = lists.into_iter().find_map(|name| Some((name, variables.get(name)?)));
+    lists.into_iter().find_map(|name| Some((name, variables.get(name)?)))
+}
+
+/// Whether NVSHMEM reads its list.
+fn on(variables: &BTreeMap<String, String>) -> bool {
     let switch =
         variables.get("NVSHMEM_ENABLE_NIC_PE_MAPPING").map(|value| value.trim().to_ascii_lowercase());
-    let on = switch.is_some_and(|value| !matches!(value.as_str(), "" | "0" | "f" | "false" | "n" | "no"));
+    switch.is_some_and(|value| !matches!(value.as_str(), "" | "0" | "f" | "false" | "n" | "no"))
+}
+
+/// The variable that takes NVSHMEM's choice of a NIC away from it: a list that it does not read pins nothing.
+pub(super) fn pinned(variables: &BTreeMap<String, String>) -> Option<&'static str> {
+    list(variables).filter(|_| on(variables)).map(|(name, _)| name)
+}
+
+fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<Finding> {
+    let (list, on) = (list(variables), on(variables));
     let pins = &["eval \"$(expertrail topo --emit env)\"   # in each rank, before deep_ep.Buffer()"];
     if let (Some((name, list)), false) = (list, on) {
         return Some(
