@@ -61,6 +61,15 @@ const COPY: CauseEntry = CauseEntry {
 /// Causes of this part.
 pub const CAUSES: &[&[CauseEntry]] = &[&[LOCK, GDRCOPY, DMA_BUF, VERBS, COPY]];
 
+/// Ids of the probes with what each tries. An id is never used again for something else.
+pub const CHECKS: &[(&str, &str)] = &[
+    ("P400", "1 GiB can be locked"),
+    ("P401", "GDRCopy maps GPU memory"),
+    ("P402", "GPU memory can be exported as a dma-buf"),
+    ("P403", "RDMA devices open"),
+    ("P404", "GPUs copy to each other"),
+];
+
 /// What came of a probe.
 pub(crate) enum Outcome {
     /// It did what it should.
