@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 
 use expertrail_cluster::{check, compare, kube, probe, stack, topo};
 
+/// Ids and what each check looks at.
+type Checks = &'static [(&'static str, &'static str)];
+
 /// Every part with its ids and the numbers that it may take.
-fn parts() -> [(&'static str, &'static [(&'static str, &'static str)], Range<u32>); 6] {
+fn parts() -> [(&'static str, Checks, Range<u32>); 6] {
     [
         ("check", check::CHECKS, 1..100),
         ("topo", topo::CHECKS, 100..200),
