@@ -21,7 +21,7 @@ fn aimed(target: Target, change: impl Fn(&mut World)) -> Report {
 }
 
 /// The same with the topology file looked for.
-fn probed(fake: Fake) -> Report {
+fn probed(fake: &Fake) -> Report {
     fake.report(&Options { probe_host: ProbeHost::EveryNode, ..options() })
 }
 
@@ -288,11 +288,11 @@ fn kernels() -> Vec<Pair> {
         pair(
             "P313",
             inside(|inside| {
-                inside.modules = Some("nvidia_peermem 1 0 - Live 0x0\nxgdrdrv 1 0 - Live 0x0\n".to_owned())
+                inside.modules = Some("nvidia_peermem 1 0 - Live 0x0\nxgdrdrv 1 0 - Live 0x0\n".to_owned());
             }),
             (Fail, "modules=1/2: gdrdrv not loaded"),
             inside(|inside| {
-                inside.modules = Some("gdrdrv 1 0 - Live 0x0\nnvidia_peermem 1 0 - Live 0x0\n".to_owned())
+                inside.modules = Some("gdrdrv 1 0 - Live 0x0\nnvidia_peermem 1 0 - Live 0x0\n".to_owned());
             }),
             "modules=2/2",
         ),
@@ -356,7 +356,7 @@ fn nodes() -> Vec<Pair> {
         pair(
             "P321",
             on(|world| {
-                world.at("nodes", 1)["metadata"]["labels"]["nvidia.com/gpu.product"] = json!("NVIDIA-B200")
+                world.at("nodes", 1)["metadata"]["labels"]["nvidia.com/gpu.product"] = json!("NVIDIA-B200");
             }),
             (Warn, "NVIDIA-B200, NVIDIA-H200"),
             // A node that does not name its product is P319's.
@@ -472,14 +472,15 @@ fn jobs() -> Vec<Pair> {
     ]
 }
 
+const FILE: &str = "h200-141gb-sxm-ib-cloud-hypervisor.xml";
+
 fn hosts() -> Vec<Pair> {
     let with = |files: &[&'static str]| {
         let mut world = World::healthy();
         world.host.insert("gpu-a".to_owned(), Some(files.to_vec()));
-        probed(Fake::new(world))
+        probed(&Fake::new(world))
     };
-    const FILE: &str = "h200-141gb-sxm-ib-cloud-hypervisor.xml";
-    let deletion = |text: &str| probed(Fake::new(World::healthy()).when(&["delete", "pod"], failed(text)));
+    let deletion = |text: &str| probed(&Fake::new(World::healthy()).when(&["delete", "pod"], failed(text)));
     vec![
         pair(
             "P324",
