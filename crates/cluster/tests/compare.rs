@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use expertrail_cluster::collect;
-use expertrail_cluster::compare::{self, Node, Report};
+use expertrail_cluster::compare::{self, CHECKS, Node, Report, Unread};
 use expertrail_cluster::facts::{DriverVersion, Fact, Facts, Flavour, Module, Scope};
 use expertrail_cluster::root::Root;
 
@@ -43,12 +43,74 @@ fn with_params(mut facts: Facts, params: &[(&str, &str)]) -> Facts {
 }
 
 fn compared(fleet: &[Facts]) -> Report {
-    let node = |(index, facts): (usize, &Facts)| Node::new(facts, format!("{index}.json"));
-    compare::run(&fleet.iter().enumerate().map(node).collect::<Vec<_>>(), Vec::new())
+    compared_without(fleet, &[])
 }
 
 fn line<'a>(text: &'a str, with: &str) -> Option<&'a str> {
     text.lines().find(|line| line.contains(with))
+}
+
+/// As [`compared`], with documents that could not be read.
+fn compared_without(fleet: &[Facts], unread: &[(&str, &str)]) -> Report {
+    let node = |(index, facts): (usize, &Facts)| Node::new(facts, format!("{index}.json"));
+    let unread =
+        unread.iter().map(|(file, reason)| Unread { file: (*file).into(), reason: (*reason).into() });
+    compare::run(&fleet.iter().enumerate().map(node).collect::<Vec<_>>(), unread.collect())
+}
+
+/// For each finding a fleet that raises it, its line, and a fleet that nearly does.
+#[test]
+fn every_finding_is_raised_and_has_a_near_miss() {
+    let versions = |all: &[(&str, &str)]| -> Vec<Facts> {
+        all.iter().map(|(node, version)| facts(node, version, &[])).collect()
+    };
+    let params = |last: Fact<BTreeMap<String, String>>| {
+        let mut fleet = ["a", "b", "c"].map(|node| with_params(facts(node, "1", &[]), &[("EnableMSI", "1")]));
+        fleet[2].driver.params = last;
+        fleet.to_vec()
+    };
+    let denied = Fact::unreadable("Permission denied", "/proc/driver/nvidia/params", Scope::HostKernel);
+    // The file was read and the key is not in it: P500 says so.
+    let without = fact(BTreeMap::new());
+    let cases = [
+        (
+            compared(&versions(&[("a", "1"), ("b", "1"), ("c", "2")])),
+            "WARN    P500 c: driver version 2, while 2 of 3 have 1",
+            // One of each: nobody is the odd one.
+            compared(&versions(&[("a", "1"), ("b", "2")])),
+        ),
+        (
+            compared(&versions(&[("a", "1"), ("b", "1"), ("c", "2"), ("d", "2")])),
+            "WARN    P501 driver version: no majority: 1 (a, b); 2 (c, d)",
+            // Of five, three are more than half.
+            compared(&versions(&[("a", "1"), ("b", "1"), ("c", "2"), ("d", "2"), ("e", "1")])),
+        ),
+        (
+            compared(&versions(&[("a", "1"), ("a", "1")])),
+            "WARN    P502 a: several documents of one node, each compared under the name of its file",
+            compared(&versions(&[("a", "1"), ("a.", "1")])),
+        ),
+        (
+            compared_without(&versions(&[("a", "1"), ("b", "1")]), &[("c.json", "Permission denied")]),
+            "UNKNOWN P503 c.json: left out: Permission denied",
+            compared_without(&versions(&[("a", "1"), ("c.json", "1")]), &[]),
+        ),
+        (
+            compared(&params(denied)),
+            "UNKNOWN P504 c: driver parameter EnableMSI is not known there: /proc/driver/nvidia/params: Permission denied",
+            compared(&params(without)),
+        ),
+    ];
+    let mut raised = Vec::new();
+    for (report, wanted, near) in cases {
+        let id = wanted.split_whitespace().nth(1).unwrap();
+        let text = report.text();
+        assert_eq!(text.lines().filter(|line| line.contains(id)).collect::<Vec<_>>(), [wanted], "{text}");
+        assert_eq!(line(&near.text(), id), None);
+        raised.push(id);
+    }
+    let known: Vec<&str> = CHECKS.iter().map(|(id, _)| *id).collect();
+    assert_eq!(raised, known, "every finding, in this order");
 }
 
 #[test]

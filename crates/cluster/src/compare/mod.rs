@@ -53,9 +53,14 @@ const BLIND: CauseEntry = CauseEntry {
 /// Causes of this part.
 pub const CAUSES: &[&[CauseEntry]] = &[&[OUTLIER, SPLIT, TWICE, UNREAD, BLIND]];
 
-/// Ids of the findings of a comparison, with the cause of each.
-pub const FINDINGS: [(&str, &str); 5] =
-    [("P500", OUTLIER.id), ("P501", SPLIT.id), ("P502", TWICE.id), ("P503", UNREAD.id), ("P504", BLIND.id)];
+/// Ids of the findings of a comparison with what each looks at. An id is never used again for something else.
+pub const CHECKS: &[(&str, &str)] = &[
+    ("P500", "nodes that differ from most others"),
+    ("P501", "properties without a majority"),
+    ("P502", "several documents of one node"),
+    ("P503", "documents that cannot be read"),
+    ("P504", "properties that are known of some nodes only"),
+];
 
 /// What is compared of one node; its facts are no longer needed.
 #[derive(Clone, Debug)]

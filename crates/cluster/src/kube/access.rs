@@ -128,7 +128,7 @@ fn ask(client: &Client<'_>, permission: &Permission, namespace: &str) -> Result<
 }
 
 fn finding(client: &Client<'_>, namespace: &str, answers: &[Answer]) -> Finding {
-    let finding = Finding::new("P300", "permissions").at("kubectl auth can-i", Scope::Unknown);
+    let finding = super::titled("P300").at("kubectl auth can-i", Scope::Unknown);
     let denied: Vec<&Permission> =
         answers.iter().filter(|one| one.allowed == Ok(false)).map(|one| &one.permission).collect();
     let unsure: Vec<String> = answers

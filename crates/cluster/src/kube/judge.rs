@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::Options;
 use super::client::{Client, Refusal, clean, quoted};
 use super::gather::Cluster;
 use super::objects::{ConfigMap, DriverResource, Node, Pod};
-use super::{CHECKS, Options};
 use crate::causes::{self, CauseEntry};
 use crate::check::Target;
 use crate::facts::{RegistryDwords, Scope};
@@ -50,8 +50,7 @@ impl<'a> Judge<'a> {
     /// A finding of check `id`, with its title, seen by `kubectl WHAT`.
     #[allow(clippy::unused_self)] // reads as what it is at every use
     pub(super) fn finding(&self, id: &str, what: &str) -> Finding {
-        let title = CHECKS.iter().find(|(known, _)| *known == id).map_or("", |(_, title)| title);
-        Finding::new(id, title).at(format!("kubectl {what}"), Scope::Unknown)
+        super::titled(id).at(format!("kubectl {what}"), Scope::Unknown)
     }
 
     /// Name space of the driver.

@@ -79,6 +79,12 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("P329", "GPUs offered to pods"),
 ];
 
+/// A finding of check `id`, with its title.
+fn titled(id: &str) -> Finding {
+    let title = CHECKS.iter().find(|(known, _)| *known == id).map_or("", |(_, title)| title);
+    Finding::new(id, title)
+}
+
 /// On which nodes a debug pod looks for the provider's topology file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeHost {

@@ -47,6 +47,15 @@ const GDRCOPY: CauseEntry = CauseEntry {
     title: "GDRCopy does not work",
     text: "The module is built for another driver flavour, the device node is wrong, or library and module do not fit.",
 };
+/// Ids of the probes with what each tries. An id is never used again for something else.
+pub const CHECKS: &[(&str, &str)] = &[
+    ("P400", "1 GiB can be locked"),
+    ("P401", "GDRCopy maps GPU memory"),
+    ("P402", "GPU memory can be exported as a dma-buf"),
+    ("P403", "RDMA devices open"),
+    ("P404", "GPUs copy to each other"),
+];
+
 const DMA_BUF: CauseEntry = CauseEntry {
     id: "probe-dma-buf-failed",
     title: "GPU memory cannot be exported as a dma-buf",

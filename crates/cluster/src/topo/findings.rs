@@ -75,6 +75,32 @@ pub const CAUSES: &[&[CauseEntry]] = &[
     lint::CAUSES,
 ];
 
+/// Ids of the checks of this part with what each looks at. An id is never used again for something else.
+pub const CHECKS: &[(&str, &str)] = &[
+    ("P100", "GPU to NIC mapping"),
+    ("P101", "a rail for every GPU"),
+    ("P102", "rails are up"),
+    ("P103", "rails are as near as their siblings"),
+    ("P104", "rails are spread as GPUs are"),
+    ("P105", "provider profile agrees"),
+    ("P106", "PCI Express links at full width"),
+    ("P107", "NVSHMEM reads its device list"),
+    ("P108", "a device list for each rank"),
+    ("P109", "device lists are well formed"),
+    ("P110", "device lists name rails"),
+    ("P111", "NCCL_IB_HCA means what it says"),
+    ("P112", "rails are mlx5 devices"),
+    ("P113", "rails are as fast as their siblings"),
+    ("P114", "NVSHMEM's own choice of NICs"),
+    ("P115", "one NIC for each GPU"),
+];
+
+/// A finding of check `id`, with its title.
+pub(super) fn finding(id: &str) -> Finding {
+    let title = CHECKS.iter().find(|(known, _)| *known == id).map_or("", |(_, title)| title);
+    Finding::new(id, title)
+}
+
 /// Every finding about GPUs and NICs.
 pub fn findings(
     topology: &Topology,
@@ -84,20 +110,20 @@ pub fn findings(
 ) -> Vec<Finding> {
     if facts.rdma.value().is_none_or(Vec::is_empty) {
         // Whether that is bad is another check's matter.
-        let none = Finding::new("P100", "GPU to NIC mapping").not_applicable("no RDMA device to map");
+        let none = finding("P100").not_applicable("no RDMA device to map");
         return vec![none.from_fact(&facts.rdma)];
     }
     let mut all = vec![resolved(topology, facts)];
     if topology.inconclusive.is_none() {
-        all.push(enough(topology));
+        all.push(enough(topology, facts));
         all.extend(farther(topology));
-        all.push(spread(topology));
+        all.push(spread(topology, facts));
         all.extend(slow(topology));
         all.extend(unpinned(topology, facts, target));
-        all.extend(planes(topology, target));
+        all.extend(planes(topology, facts, target));
     }
     all.extend(topology.with(Role::FailedRail).map(|nic| down(nic, facts)));
-    all.extend(against(topology, profile));
+    all.extend(against(topology, facts, profile));
     all.extend(links(topology, facts));
     all.extend(ibgda(topology, facts, target));
     all.extend(lint::findings(topology, facts));
@@ -105,8 +131,7 @@ pub fn findings(
 }
 
 fn resolved(topology: &Topology, facts: &Facts) -> Finding {
-    let finding =
-        Finding::new("P100", "GPU to NIC mapping").from_fact(&facts.rdma).from_fact(&facts.pci.devices);
+    let finding = finding("P100").from_fact(&facts.rdma).from_fact(&facts.pci.devices);
     match &topology.inconclusive {
         None => finding.saw(format!("{} rails for {} GPUs", topology.rails().len(), topology.gpus.len()), ""),
         Some(reason) if facts.pci.devices.value().is_some() && facts.pci.gpus().is_empty() => {
@@ -119,11 +144,12 @@ fn resolved(topology: &Topology, facts: &Facts) -> Finding {
     }
 }
 
-fn enough(topology: &Topology) -> Finding {
+fn enough(topology: &Topology, facts: &Facts) -> Finding {
     let (rails, gpus) =
         (topology.rails().len() + topology.with(Role::FailedRail).count(), topology.gpus.len());
-    let finding = Finding::new("P101", "a rail for every GPU")
-        .saw(format!("{rails} rails for {gpus} GPUs"), format!("{gpus} or a multiple"));
+    let finding = finding("P101")
+        .saw(format!("{rails} rails for {gpus} GPUs"), format!("{gpus} or a multiple"))
+        .from_fact(&facts.rdma);
     if gpus > 0 && rails.is_multiple_of(gpus) {
         return finding;
     }
@@ -139,7 +165,7 @@ fn enough(topology: &Topology) -> Finding {
 }
 
 fn down(nic: &Nic, facts: &Facts) -> Finding {
-    let finding = Finding::new("P102", "rails are up").about(nic.name.clone());
+    let finding = finding("P102").about(nic.name.clone());
     let device = facts.rdma.value().into_iter().flatten().find(|device| device.name == nic.name);
     let port = device.and_then(|device| device.ports.iter().find(|port| port.number == nic.port));
     if port.is_some_and(|port| port.active().is_none()) {
@@ -171,7 +197,7 @@ fn slow(topology: &Topology) -> Vec<Finding> {
         .filter(|nic| nic.gbits.is_some_and(|gbits| gbits < best))
         .map(|nic| {
             let rate = nic.gbits.unwrap_or_default();
-            Finding::new("P113", "rails are as fast as their siblings")
+            finding("P113")
                 .about(nic.name.clone())
                 .outcome(Status::Fail, &SHORT)
                 .saw(format!("{rate} Gb/s{}", gpus(nic)), format!("{best} Gb/s"))
@@ -195,16 +221,17 @@ fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Findin
     {
         return None;
     }
-    let pinned = facts.environment.variables.value().is_some_and(|all| all.contains_key("NVSHMEM_HCA_LIST"));
-    let finding = Finding::new("P114", "NVSHMEM's own choice of NICs");
+    let pinned = facts.environment.variables.value().and_then(lint::pinned);
+    let finding = finding("P114");
     let tied: Vec<String> = topology
         .gpus
         .iter()
         .filter(|gpu| gpu.rails.iter().any(|pin| pin.shared || pin.tied > topology.rails_per_gpu.max(1)))
         .map(|gpu| gpu.index.to_string())
         .collect();
-    if tied.is_empty() || pinned {
-        let seen = if pinned { "NVSHMEM_HCA_LIST is set" } else { "every GPU has a nearest rail of its own" };
+    if tied.is_empty() || pinned.is_some() {
+        let own = || "every GPU has a nearest rail of its own".to_owned();
+        let seen = pinned.map_or_else(own, |name| format!("{name} is set"));
         return Some(finding.saw(seen, "a rail for each rank"));
     }
     Some(
@@ -219,12 +246,13 @@ fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Findin
     )
 }
 
-fn planes(topology: &Topology, target: Target) -> Option<Finding> {
+fn planes(topology: &Topology, facts: &Facts, target: Target) -> Option<Finding> {
     let several = topology.rails_per_gpu > 1 && !topology.with(Role::Rail).any(|nic| nic.efa);
     (several && target == Target::DeepepIbgda).then(|| {
-        Finding::new("P115", "one NIC for each GPU")
+        finding("P115")
             .outcome(Status::Warn, &PLANES)
             .saw(format!("{} NICs for each GPU", topology.rails_per_gpu), "what V1 uses: 1")
+            .from_fact(&facts.rdma)
             .remedy("Expect the bandwidth of one NIC, or use a DeepEP that spreads its queue pairs (pull request 650).", &[])
     })
 }
@@ -239,7 +267,7 @@ fn farther(topology: &Topology) -> Vec<Finding> {
         .filter(|gpu| worst(gpu).is_some_and(|distance| distance >= Distance::Node && distance > best))
         .map(|gpu| {
             let names: Vec<&str> = gpu.rails.iter().map(|pin| pin.device.as_str()).collect();
-            Finding::new("P103", "rails are as near as their siblings")
+            finding("P103")
                 .about(format!("GPU {}", gpu.index))
                 .outcome(Status::Warn, &FARTHER)
                 .saw(format!("{} to {}", worst(gpu).unwrap_or_default(), names.join(", ")), format!("{best}, as other GPUs have"))
@@ -249,8 +277,8 @@ fn farther(topology: &Topology) -> Vec<Finding> {
         .collect()
 }
 
-fn spread(topology: &Topology) -> Finding {
-    let finding = Finding::new("P104", "rails are spread as GPUs are");
+fn spread(topology: &Topology, facts: &Facts) -> Finding {
+    let finding = finding("P104").from_fact(&facts.pci.devices);
     let mut nodes: Vec<Option<u32>> = topology.gpus.iter().map(|gpu| gpu.numa).collect();
     nodes.sort_unstable();
     nodes.dedup();
@@ -279,9 +307,10 @@ fn spread(topology: &Topology) -> Finding {
     )
 }
 
-fn against(topology: &Topology, profile: Option<&Profile>) -> Option<Finding> {
+fn against(topology: &Topology, facts: &Facts, profile: Option<&Profile>) -> Option<Finding> {
     let profile = profile.filter(|profile| profile.id != "generic")?;
-    let finding = Finding::new("P105", "provider profile agrees").about(profile.id.clone());
+    let finding =
+        finding("P105").about(profile.id.clone()).from_fact(&facts.pci.devices).from_fact(&facts.rdma);
     let mut differences = Vec::new();
     if topology.gpus.len() != profile.gpus as usize {
         differences.push(format!(
@@ -359,7 +388,7 @@ fn reduced(name: &str, device: &PciDevice, nic: bool) -> Option<Finding> {
         )
     };
     Some(
-        Finding::new("P106", "PCI Express links at full width")
+        finding("P106")
             .about(name)
             .outcome(Status::Warn, &SLOW_LINK)
             .saw(show(&link.speed, link.width), show(&link.max_speed, link.max_width))
@@ -378,7 +407,7 @@ fn ibgda(topology: &Topology, facts: &Facts, target: Target) -> Option<Finding> 
     if target != Target::DeepepIbgda || topology.rails().is_empty() {
         return None;
     }
-    let finding = Finding::new("P112", "rails are mlx5 devices").from_fact(&facts.rdma);
+    let finding = finding("P112").from_fact(&facts.rdma);
     let other: Vec<String> = facts
         .rdma
         .value()?

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::findings::finding;
 use super::{Role, Topology};
 use crate::causes::CauseEntry;
 use crate::facts::{Facts, Scope};
@@ -46,7 +47,7 @@ pub(super) fn findings(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     // NVSHMEM's documentation gives `^` a meaning (entries that are left out), and `=` none.
     for (name, unknown) in [("NVSHMEM_HCA_LIST", &['='][..]), ("UCX_NET_DEVICES", &['=', '^'])] {
         if let Some(value) = variables.get(name).filter(|value| value.starts_with(unknown)) {
-            all.push(at(Finding::new("P109", "device lists are well formed")
+            all.push(at(finding("P109")
                 .about(name)
                 .outcome(Status::Fail, &PREFIX)
                 .saw(short(value), short(value.trim_start_matches(['=', '^'])))
@@ -63,16 +64,30 @@ pub(super) fn findings(topology: &Topology, facts: &Facts) -> Vec<Finding> {
     all
 }
 
-fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<Finding> {
+/// NVSHMEM's variable that lists devices, and its value.
+fn list(variables: &BTreeMap<String, String>) -> Option<(&'static str, &String)> {
     let lists = ["NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"];
-    let list = lists.into_iter().find_map(|name| Some((name, variables.get(name)?)));
+    lists.into_iter().find_map(|name| Some((name, variables.get(name)?)))
+}
+
+/// Whether NVSHMEM reads its list.
+fn on(variables: &BTreeMap<String, String>) -> bool {
     let switch =
         variables.get("NVSHMEM_ENABLE_NIC_PE_MAPPING").map(|value| value.trim().to_ascii_lowercase());
-    let on = switch.is_some_and(|value| !matches!(value.as_str(), "" | "0" | "f" | "false" | "n" | "no"));
+    switch.is_some_and(|value| !matches!(value.as_str(), "" | "0" | "f" | "false" | "n" | "no"))
+}
+
+/// The variable that takes NVSHMEM's choice of a NIC away from it: a list that it does not read pins nothing.
+pub(super) fn pinned(variables: &BTreeMap<String, String>) -> Option<&'static str> {
+    list(variables).filter(|_| on(variables)).map(|(name, _)| name)
+}
+
+fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<Finding> {
+    let (list, on) = (list(variables), on(variables));
     let pins = &["eval \"$(expertrail topo --emit env)\"   # in each rank, before deep_ep.Buffer()"];
     if let (Some((name, list)), false) = (list, on) {
         return Some(
-            Finding::new("P107", "NVSHMEM reads its device list")
+            finding("P107")
                 .about(name)
                 .outcome(Status::Warn, &INERT)
                 .saw(
@@ -95,7 +110,7 @@ fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<
         None => ("NVSHMEM_ENABLE_NIC_PE_MAPPING", "the mapping is on and there is no list".to_owned()),
     };
     Some(
-        Finding::new("P108", "a device list for each rank")
+        finding("P108")
             .about(name)
             .outcome(Status::Warn, &COMMON)
             .saw(seen, "one rail in the list of each rank")
@@ -158,7 +173,7 @@ fn devices(topology: &Topology, variable: &str, value: &str) -> Option<Finding> 
         return None;
     }
     Some(
-        Finding::new("P110", "device lists name rails")
+        finding("P110")
             .about(variable)
             .outcome(Status::Fail, &UNKNOWN)
             .saw(format!("{}: {}", short(value), wrong.join("; ")), topology.rails().join(","))
@@ -182,7 +197,7 @@ fn loose(topology: &Topology, value: &str) -> Option<Finding> {
         return None;
     }
     Some(
-        Finding::new("P111", "NCCL_IB_HCA means what it says")
+        finding("P111")
             .about("NCCL_IB_HCA")
             .outcome(Status::Warn, &LOOSE)
             .saw(format!("{} also matches {}", short(value), extra.join(", ")), format!("={}", short(value)))

@@ -17,7 +17,7 @@ use classify::{Candidate, Decision, Fabric, decide};
 
 pub use distance::{Distance, between};
 pub use emit::{env, nccl_xml};
-pub use findings::{CAUSES, findings};
+pub use findings::{CAUSES, CHECKS, findings};
 pub use text::text;
 
 /// The name of the document's version.

@@ -133,7 +133,7 @@ impl Search<'_> {
         }
         for (_, path) in self.cache.iter().flatten().filter(|(name, _)| {
             // `libcudart.so` stands for whichever version is there.
-            name == wanted.name || (wanted.name.ends_with(".so") && name.starts_with(wanted.name))
+            name == wanted.name || (wanted.name.as_bytes().ends_with(b".so") && name.starts_with(wanted.name))
         }) {
             let real = self.root.resolve(path).value().cloned().unwrap_or_else(|| path.clone());
             if let Some(file) = self.file(self.root, &real, &real, wanted) {
