@@ -93,12 +93,12 @@ impl Node {
         self.gpus() > 0
             || self.capacity.get(GPU).is_some_and(|gpus| *gpus > 0)
             || self.labels.get("nvidia.com/gpu.present").is_some_and(|value| value == "true")
-            || self.labels.contains_key("nvidia.com/gpu.product")
+            || self.product().is_some()
     }
 
     /// The GPU's product, as GPU Feature Discovery labels it.
     pub(super) fn product(&self) -> Option<&str> {
-        self.labels.get("nvidia.com/gpu.product").map(String::as_str)
+        self.labels.get("nvidia.com/gpu.product").map(String::as_str).filter(|product| !product.is_empty())
     }
 
     /// Resources of RDMA devices, by name, with how many pods can ask for.

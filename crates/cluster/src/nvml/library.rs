@@ -232,10 +232,11 @@ impl Library {
     }
 
     fn gpu(&self, index: u32, device: Device) -> NvmlGpu {
-        let links: Vec<Option<c_uint>> = (0..LINKS).map_while(|link| self.link(device, link)).collect();
+        let links: Vec<Result<c_uint, c_int>> =
+            (0..LINKS).map_while(|link| self.link(device, link)).collect();
         // A GPU that answers for none of them tells no number either.
-        let links: Vec<c_uint> = if links.iter().any(Option::is_some) {
-            links.into_iter().map(Option::unwrap_or_default).collect()
+        let links: Vec<c_uint> = if links.iter().any(Result::is_ok) {
+            links.into_iter().map(Result::unwrap_or_default).collect()
         } else {
             Vec::new()
         };
@@ -294,13 +295,13 @@ impl Library {
         (code == SUCCESS).then(|| format!("{:04x}:{:02x}:{:02x}.0", info.domain, info.bus, info.device))
     }
 
-    /// Whether a link is up: 1 up, 0 down; the inner none where NVML fails to tell (the link is there), the outer where the number is
-    /// that of no link.
-    fn link(&self, device: Device, link: c_uint) -> Option<Option<c_uint>> {
+    /// Whether a link is up: 1 up, 0 down, or NVML's code where it fails to tell of a link that is there. None where the number is that
+    /// of no link.
+    fn link(&self, device: Device, link: c_uint) -> Option<Result<c_uint, c_int>> {
         match self.with("nvmlDeviceGetNvLinkState", device, link) {
-            Ok(state) => Some(Some(state)),
+            Ok(state) => Some(Ok(state)),
             Err(None | Some(INVALID_ARGUMENT | NOT_SUPPORTED)) => None,
-            Err(Some(_)) => Some(None),
+            Err(Some(code)) => Some(Err(code)),
         }
     }
 

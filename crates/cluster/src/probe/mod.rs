@@ -47,15 +47,6 @@ const GDRCOPY: CauseEntry = CauseEntry {
     title: "GDRCopy does not work",
     text: "The module is built for another driver flavour, the device node is wrong, or library and module do not fit.",
 };
-/// Ids of the probes with what each tries. An id is never used again for something else.
-pub const CHECKS: &[(&str, &str)] = &[
-    ("P400", "1 GiB can be locked"),
-    ("P401", "GDRCopy maps GPU memory"),
-    ("P402", "GPU memory can be exported as a dma-buf"),
-    ("P403", "RDMA devices open"),
-    ("P404", "GPUs copy to each other"),
-];
-
 const DMA_BUF: CauseEntry = CauseEntry {
     id: "probe-dma-buf-failed",
     title: "GPU memory cannot be exported as a dma-buf",
@@ -71,6 +62,15 @@ const COPY: CauseEntry = CauseEntry {
     title: "GPUs cannot copy to each other, or copy wrong bytes",
     text: "Dispatch inside a node stores into peers' memory; a copy that fails or alters bytes means broken NVLink, access control that redirects, or a missing fabric manager.",
 };
+
+/// Ids of the probes with what each tries. An id is never used again for something else.
+pub const CHECKS: &[(&str, &str)] = &[
+    ("P400", "1 GiB can be locked"),
+    ("P401", "GDRCopy maps GPU memory"),
+    ("P402", "GPU memory can be exported as a dma-buf"),
+    ("P403", "RDMA devices open"),
+    ("P404", "GPUs copy to each other"),
+];
 
 /// Causes of this part.
 pub const CAUSES: &[&[CauseEntry]] = &[&[LOCK, GDRCOPY, DMA_BUF, VERBS, COPY]];
@@ -152,15 +152,15 @@ pub fn run(facts: &Facts, options: &Options) -> Vec<Finding> {
     let copy = driver(Task::PeerCopy { libcuda: libcuda() });
     let open = run(Task::Verbs { libibverbs: options.libibverbs.clone(), expected });
     vec![
-        finding("P400", "1 GiB can be locked", lock, &LOCK, "mlock of this process")
+        finding("P400", lock, &LOCK, "mlock of this process")
             .remedy_if("Lift the limit of locked memory (P030 says how).", &["ulimit -l unlimited"]),
-        finding("P401", "GDRCopy maps GPU memory", gdrcopy, &GDRCOPY, "gdrcopy_sanity, libgdrapi")
+        finding("P401", gdrcopy, &GDRCOPY, "gdrcopy_sanity, libgdrapi")
             .remedy_if("Rebuild gdrdrv against the driver that runs, load it, and see that /dev/gdrdrv is there (P011 to P013).", &["gdrcopy_sanity"]),
-        finding("P402", "GPU memory can be exported as a dma-buf", export, &DMA_BUF, "libcuda")
+        finding("P402", export, &DMA_BUF, "libcuda")
             .remedy_if("Use the open kernel modules with Linux 5.12 or newer, or load nvidia_peermem.", &[]),
-        finding("P403", "RDMA devices open", open, &VERBS, "libibverbs")
+        finding("P403", open, &VERBS, "libibverbs")
             .remedy_if("Give the process the device nodes, and install the rdma-core that fits the kernel's driver.", &["ibv_devinfo"]),
-        finding("P404", "GPUs copy to each other", copy, &COPY, "libcuda")
+        finding("P404", copy, &COPY, "libcuda")
             .remedy_if("See NVLinks, peer access and fabric manager (P041 to P044), and access control (P060).", &["nvidia-smi topo -p2p n"]),
     ]
 }
@@ -172,7 +172,8 @@ impl Finding {
     }
 }
 
-fn finding(id: &str, title: &str, outcome: Outcome, cause: &CauseEntry, source: &str) -> Finding {
+fn finding(id: &str, outcome: Outcome, cause: &CauseEntry, source: &str) -> Finding {
+    let title = CHECKS.iter().find(|(known, _)| *known == id).map_or("", |(_, title)| title);
     let finding = Finding::new(id, title).at(format!("probe: {source}"), Scope::Container);
     match outcome {
         Outcome::Works(seen) => finding.saw(format!("run: {seen}"), ""),
