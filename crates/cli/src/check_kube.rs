@@ -52,10 +52,14 @@ impl KubeArgs {
 
     /// Checks the cluster for `target`, with the profile of that name.
     pub(crate) fn run(&self, target: Target, profile: &str) -> Result<Report, Stop> {
+        if let Some(file) = self.kubeconfig.as_ref().filter(|file| !file.is_file()) {
+            return Err(Stop::access(format!("--kubeconfig {}: no such file", file.display())));
+        }
         let mut kubectl = Process::from_env();
         kubectl.kubeconfig.clone_from(&self.kubeconfig);
         let options = Options {
             context: self.context.clone(),
+            kubeconfig: self.kubeconfig.clone(),
             driver_namespace: self.driver_namespace.clone(),
             target,
             probe_host: match self.probe_host {

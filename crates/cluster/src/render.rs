@@ -71,8 +71,10 @@ pub fn findings(findings: &[Finding]) -> String {
         }
         let _ = writeln!(out, "  {}", one_line(&remedy.text));
         for step in &remedy.steps {
+            // A text of several lines is pasted whole, and must stand at the margin (YAML, the end of a here-document).
+            let margin = if step.contains('\n') { "" } else { "    " };
             for line in step.lines() {
-                let _ = writeln!(out, "    {}", one_line(line));
+                let _ = writeln!(out, "{margin}{}", one_line(line));
             }
         }
     }

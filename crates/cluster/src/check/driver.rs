@@ -88,14 +88,25 @@ fn key(
         },
         _ => finding.unknown(missing(params)).remedy(
             "Run the check where /proc/driver/nvidia is visible: on the host, or in the driver container.",
-            &["expertrail check --kube      # reads it in the driver pods of a cluster"],
+            &["expertrail check --kube --for deepep-ibgda      # reads it in the driver pods of a cluster"],
         ),
     }
 }
 
 /// Why a fact has no value.
 pub(super) fn missing<T>(fact: &Fact<T>) -> String {
+    // Files that stand in a capture for what cannot be copied.
+    let captured = match fact.source.as_str() {
+        "/dev.txt" => "a listing of /dev (dev.txt, of ls -lR /dev)",
+        "/environ.txt" => "variables (environ.txt)",
+        "/kmsg.txt" => "a kernel log (kmsg.txt, of dmesg)",
+        "/nvml.json" => "what NVML says (nvml.json)",
+        _ => "",
+    };
     match fact.reading() {
+        Reading::Absent if !captured.is_empty() => {
+            format!("the capture has no {}", captured.trim_start_matches("a "))
+        }
         Reading::Absent => format!("{} is not there", fact.source),
         Reading::Unreadable(reason) => format!("{} cannot be read: {reason}", fact.source),
         Reading::Value(_) => String::new(),
@@ -275,6 +286,11 @@ fn version(context: &Context<'_>) -> Finding {
     let fact = &context.facts.driver.version;
     let finding = context.finding("P006").from_fact(fact);
     let Some(driver) = fact.value() else {
+        let proc_missing =
+            context.facts.modules.loaded.value().is_none() && context.facts.modules.present.value().is_none();
+        if fact.is_absent() && proc_missing && context.facts.root != "/" {
+            return finding.unknown("the capture has neither /proc/driver/nvidia nor a list of modules");
+        }
         if fact.is_absent() {
             let nodes = context
                 .facts
@@ -287,8 +303,8 @@ fn version(context: &Context<'_>) -> Finding {
                 "no /proc/driver/nvidia: the module is not loaded"
             };
             return finding.outcome(Status::Fail, &NO_DRIVER).saw(seen, "the NVIDIA driver").remedy(
-                "Load the driver, or install it; a pod gets GPUs by asking for nvidia.com/gpu.",
-                &["sudo modprobe nvidia && nvidia-smi"],
+                "Load the driver, or install it; a pod gets GPUs by asking for nvidia.com/gpu, a container by --gpus all.",
+                &["sudo modprobe nvidia && nvidia-smi      # on the host"],
             );
         }
         return finding.unknown(missing(fact));

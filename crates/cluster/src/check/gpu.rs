@@ -9,7 +9,7 @@ use crate::finding::{Finding, Manager, Status};
 const NO_GPU: CauseEntry = CauseEntry {
     id: "no-gpu",
     title: "no NVIDIA GPU, or fewer here than the node has",
-    text: "Every rank needs one. A pod or a container sees those it was given.",
+    text: "Every rank needs one. A pod or a container sees those it was given; on a host one that is lost has fallen off its bus or failed.",
 };
 const LINK: CauseEntry = CauseEntry {
     id: "nvlink-down",
@@ -361,6 +361,14 @@ fn manager(context: &Context<'_>) -> Finding {
     }
     let versions = service.version.value().zip(facts.driver.version.value());
     match versions {
+        Some((found, driver)) if *found != driver.version && updated(context, found) => finding
+            .from_fact(&service.version)
+            .outcome(Status::Fail, &MANAGER)
+            .saw(
+                format!("version {found}, as libcuda; the loaded driver is {}", driver.version),
+                "the driver's version",
+            )
+            .remedy("The driver was updated and is not loaded anew: reboot.", &["sudo reboot"]),
         Some((found, driver)) if *found != driver.version => finding
             .from_fact(&service.version)
             .outcome(Status::Fail, &MANAGER)
@@ -369,6 +377,14 @@ fn manager(context: &Context<'_>) -> Finding {
         Some((found, _)) => finding.saw(format!("running, version {found} as the driver"), ""),
         None => finding.saw("running, its version is not told", ""),
     }
+}
+
+/// Whether libcuda has this version, too: then the files are newer than the loaded module, and not the other way round.
+fn updated(context: &Context<'_>, version: &str) -> bool {
+    let mut libraries = context.facts.userspace.libraries.iter();
+    let libcuda = libraries.find(|library| library.name == "libcuda.so.1");
+    let chosen = libcuda.and_then(|library| library.chosen.value()?.version.as_ref());
+    chosen.is_some_and(|found| found.text == version)
 }
 
 fn memory_errors(context: &Context<'_>, nvml: &Nvml) -> Finding {

@@ -192,11 +192,7 @@ fn gdrdrv_version(context: &Context<'_>) -> Finding {
         "2.4.2 or newer with drivers from 560 on",
     );
     if numbers(module) < vec![2, 4, 2] && numbers(&version.version) >= vec![560] {
-        return finding.outcome(Status::Fail, &OLD).remedies(remedies::module(
-            context.facts,
-            "gdrdrv",
-            GDRCOPY_PACKAGE,
-        ));
+        return finding.outcome(Status::Fail, &OLD).remedies(remedies::gdrcopy(context.facts));
     }
     finding
 }
@@ -247,7 +243,7 @@ fn bound(context: &Context<'_>) -> Finding {
     finding
         .outcome(status, &DUMMY)
         .saw(format!("nvidia is used by {}", driver.used_by.join(",")), "gdrdrv among them")
-        .remedies(remedies::module(context.facts, "gdrdrv", GDRCOPY_PACKAGE))
+        .remedies(remedies::gdrcopy(context.facts))
 }
 
 fn peermem_version(context: &Context<'_>) -> Finding {

@@ -188,7 +188,10 @@ fn errors(context: &Context<'_>) -> Vec<Finding> {
                     .outcome(Status::Warn, &ERRORS)
                     .saw(bad.join(", "), "0 (they count since the driver's load: see whether they grow)")
                     .at(format!("/sys/class/infiniband/{}/ports/{}/counters", device.name, port.number), crate::facts::Scope::HostKernel)
-                    .remedy("Read them again after a run. If they grow, clean or change the cable and look at the switch port.", &["expertrail facts -o later.json      # and compare the counters"]),
+                    .remedy(
+                        "Read them again after a run. If they grow, clean or change the cable and look at the switch port.",
+                        &[&format!("grep . /sys/class/infiniband/{}/ports/{}/{{counters,hw_counters}}/* | grep -v ':0$'", device.name, port.number)],
+                    ),
             );
         }
     }
@@ -278,7 +281,10 @@ fn efa(context: &Context<'_>) -> Vec<Finding> {
             .remedy_for(
                 Some(Manager::Container),
                 "Give the container the devices.",
-                &["docker run --device /dev/infiniband ..."],
+                &[
+                    "sudo modprobe efa      # on the host, if it has EFA interfaces",
+                    "docker run --device /dev/infiniband ...",
+                ],
             ),
     };
     let pages = match facts.memory.huge_pages.value() {
@@ -299,7 +305,12 @@ fn efa(context: &Context<'_>) -> Vec<Finding> {
                     .remedy_for(
                         Some(Manager::Operator),
                         "Reserve them on the node and ask for them in the pod.",
-                        &["resources: {limits: {hugepages-2Mi: 5120Mi}}"],
+                        &["resources: {limits: {hugepages-2Mi: 5120Mi}}      # in the pod"],
+                    )
+                    .remedy_for(
+                        Some(Manager::Container),
+                        "They are the host's: reserve them there.",
+                        &["sudo sysctl -w vm.nr_hugepages=2560      # on the host"],
                     )
             }
         }

@@ -21,20 +21,68 @@ pub(super) fn registry_dwords(facts: &Facts) -> String {
     entries.join(";") + ";"
 }
 
+/// Read after all others, so that its values stand.
+const OWN_FILE: &str = "/etc/modprobe.d/zz-nvidia-expertrail.conf";
+
+/// Commands that take the keys out of the files which set them to something else: of two values the last file's counts.
+fn take_out(facts: &Facts) -> Vec<String> {
+    let options = facts.driver.configured.value().into_iter().flatten();
+    let mut files: Vec<&str> = options
+        .filter(|option| ["NVreg_EnableStreamMemOPs", "NVreg_RegistryDwords"].contains(&option.key.as_str()))
+        .map(|option| option.file.as_str())
+        .filter(|file| *file != OWN_FILE)
+        .collect();
+    files.dedup();
+    files
+        .into_iter()
+        .map(|file| {
+            if file == "/proc/cmdline" {
+                return "sudo sed -i.bak -E 's/ nvidia\\.NVreg_(EnableStreamMemOPs|RegistryDwords)=[^ \"]*//g' /etc/default/grub && sudo update-grub      # the kernel's command line sets them".to_owned();
+            }
+            format!(
+                "sudo sed -i.bak -E 's/[[:space:]]*NVreg_(EnableStreamMemOPs|RegistryDwords)=(\"[^\"]*\"|[^[:space:]]*)//g' '{file}'      # it sets the keys, too"
+            )
+        })
+        .collect()
+}
+
+/// Builds GDRCopy's module against the driver that runs, and loads it.
+pub(crate) fn gdrcopy(facts: &Facts) -> Vec<Remedy> {
+    vec![
+        remedy(
+            Manager::Machine,
+            "Build a newer GDRCopy against this driver, and load its module in place of the old one.",
+            vec![
+                "git clone --branch v2.5.1 https://github.com/NVIDIA/gdrcopy && cd gdrcopy/packages".to_owned(),
+                "CUDA=/usr/local/cuda ./build-deb-packages.sh && sudo apt-get install ./gdrdrv-dkms_*.deb ./libgdrapi_*.deb".to_owned(),
+                "sudo modprobe -r gdrdrv && sudo modprobe gdrdrv && cat /sys/module/gdrdrv/version".to_owned(),
+            ],
+        ),
+        operator(&registry_dwords(facts)),
+        remedy(
+            Manager::Container,
+            "gdrdrv is a module of the host's kernel; ask whoever administers the node to build 2.5.1 or newer against its driver.",
+            vec!["sudo modprobe -r gdrdrv && sudo modprobe gdrdrv      # on the host, with the new one installed".to_owned()],
+        ),
+    ]
+}
+
 /// Sets both driver keys. They belong together, so that one reboot or recycle mends both.
 pub(super) fn driver_keys(facts: &Facts) -> Vec<Remedy> {
     let dwords = registry_dwords(facts);
     let keys = format!("NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"{dwords}\"");
+    let mut machine = take_out(facts);
+    machine.extend([
+                format!("echo 'options nvidia {keys}' | sudo tee {OWN_FILE}"),
+                "sudo update-initramfs -u      # Debian, Ubuntu; on RHEL: sudo dracut -f".to_owned(),
+                "sudo reboot".to_owned(),
+                "grep -E 'EnableStreamMemOPs|RegistryDwords:' /proc/driver/nvidia/params      # then: 1, and PeerMappingOverride=1".to_owned(),
+    ]);
     vec![
         remedy(
             Manager::Machine,
             "Give the driver both keys and load it anew: a full reboot (of a virtual machine: stop and start) is the sure way.",
-            vec![
-                format!("echo 'options nvidia {keys}' | sudo tee /etc/modprobe.d/nvidia-expertrail.conf"),
-                "sudo update-initramfs -u      # Debian, Ubuntu; on RHEL: sudo dracut -f".to_owned(),
-                "sudo reboot".to_owned(),
-                "grep -E 'EnableStreamMemOPs|RegistryDwords:' /proc/driver/nvidia/params      # then: 1, and PeerMappingOverride=1".to_owned(),
-            ],
+            machine,
         ),
         operator(&dwords),
         remedy(
@@ -56,7 +104,7 @@ fn operator(dwords: &str) -> Remedy {
             "kubectl -n nvidia-gpu-operator create configmap nvidia-kernel-params --from-file=nvidia.conf".to_owned(),
             "kubectl patch nvidiadriver NAME --type=merge -p '{\"spec\":{\"kernelModuleConfig\":{\"name\":\"nvidia-kernel-params\"},\"rdma\":{\"enabled\":true},\"gdrcopy\":{\"enabled\":true,\"repository\":\"nvcr.io/nvidia/cloud-native\",\"image\":\"gdrdrv\",\"version\":\"v2.5.1\"}}}'".to_owned(),
             "kubectl -n nvidia-gpu-operator delete pod -l app.kubernetes.io/component=nvidia-driver".to_owned(),
-            "expertrail check --kube      # after 60 to 90 s: pods 3/3, params=2/2 modules=2/2".to_owned(),
+            "expertrail check --kube --for deepep-ibgda      # after 60 to 90 s: pods 3/3, params=2/2 modules=2/2".to_owned(),
         ],
     )
 }

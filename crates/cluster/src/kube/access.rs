@@ -153,10 +153,12 @@ fn finding(client: &Client<'_>, namespace: &str, answers: &[Answer]) -> Finding 
         return finding;
     }
     let finding = Finding { cause: Some(CAUSE.id.to_owned()), why: CAUSE.text.to_owned(), ..finding };
-    let yaml = manifest(namespace, answers);
+    // Lines of a step that is a text stand at the margin, so that it can be pasted whole.
+    let apply = client.typed("apply -f - <<'EOF'");
+    let step = format!("{apply}\n{}EOF", manifest(namespace, answers));
     finding.remedy(
-        "Have somebody who administers the cluster save this as expertrail-check.yaml, put the user in place of USER and apply it; what is listed is all that the check uses.",
-        &[&yaml, &client.typed("apply -f expertrail-check.yaml")],
+        "Have somebody who administers the cluster apply this, with the user in place of USER; what is listed is all that the check uses.",
+        &[&step],
     )
 }
 

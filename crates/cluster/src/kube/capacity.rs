@@ -126,7 +126,9 @@ fn free(judge: &Judge<'_>, capacities: &[NodeCapacity]) -> Finding {
         for one in all {
             *counts.entry(one.product.as_deref()).or_default() += 1;
         }
-        counts.into_values().max().unwrap_or(0)
+        // A node without its label may be of any kind.
+        let unlabelled = counts.remove(&None).unwrap_or(0);
+        counts.into_values().max().unwrap_or(0) + unlabelled
     };
     let wanted = "two GPU nodes of one kind, with all GPUs and RDMA devices free";
     if most(&fit) < 2 {

@@ -63,6 +63,8 @@ pub(super) type Look<T> = Result<T, Refusal>;
 pub(super) struct Client<'a> {
     kubectl: &'a dyn Kubectl,
     context: Option<String>,
+    /// The kubeconfig that calls use: typed commands must name it, too.
+    kubeconfig: Option<String>,
     until: Instant,
     limit: Duration,
     threads: usize,
@@ -71,12 +73,22 @@ pub(super) struct Client<'a> {
 impl<'a> Client<'a> {
     /// Calls through `kubectl`, each at most `limit` long, all of them done at `until`.
     pub(super) fn new(kubectl: &'a dyn Kubectl, until: Instant, limit: Duration, threads: usize) -> Self {
-        Self { kubectl, context: None, until, limit, threads: threads.max(1) }
+        Self { kubectl, context: None, kubeconfig: None, until, limit, threads: threads.max(1) }
     }
 
     /// Every later call names this context.
     pub(super) fn set_context(&mut self, context: Option<String>) {
         self.context = context;
+    }
+
+    /// Commands for a person name this kubeconfig.
+    pub(super) fn set_kubeconfig(&mut self, file: Option<&std::path::Path>) {
+        self.kubeconfig = file.map(|file| file.to_string_lossy().into_owned());
+    }
+
+    /// ` --kubeconfig FILE`, or nothing.
+    pub(super) fn kubeconfig(&self) -> String {
+        self.kubeconfig.as_ref().map(|file| format!(" --kubeconfig {}", quoted(file))).unwrap_or_default()
     }
 
     /// Time that is left for all calls.
@@ -168,9 +180,10 @@ impl<'a> Client<'a> {
 
     /// A command as it is typed for this cluster. `rest` follows `kubectl`.
     pub(super) fn typed(&self, rest: &str) -> String {
+        let file = self.kubeconfig();
         match &self.context {
-            Some(context) => format!("kubectl --context {} {rest}", quoted(context)),
-            None => format!("kubectl {rest}"),
+            Some(context) => format!("kubectl{file} --context {} {rest}", quoted(context)),
+            None => format!("kubectl{file} {rest}"),
         }
     }
 }

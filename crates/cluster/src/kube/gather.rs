@@ -60,9 +60,16 @@ pub(super) fn identity(client: &mut Client<'_>, options: &Options) -> Result<Ide
         Some(context) => Some(context.clone()),
         None => match client.text(&["config", "current-context"]) {
             Ok(text) => Some(text.trim().to_owned()).filter(|context| !context.is_empty()),
+            Err(refusal) if refusal.kind == Kind::NoKubectl => {
+                return Err(KubeError::Kubectl { message: refusal.message });
+            }
+            Err(refusal) if refusal.kind == Kind::Deadline => {
+                return Err(KubeError::Kubectl {
+                    message: format!("{}: it hangs before it asks any server", refusal.message),
+                });
+            }
             // Inside a pod there is no kubeconfig: kubectl then uses the pod's service account.
-            Err(refusal) if refusal.kind != Kind::NoKubectl => None,
-            Err(refusal) => return Err(KubeError::Kubectl { message: refusal.message }),
+            Err(_) => None,
         },
     };
     client.set_context(context.clone());
@@ -82,7 +89,16 @@ pub(super) fn identity(client: &mut Client<'_>, options: &Options) -> Result<Ide
         Err(refusal) if refusal.kind == Kind::NoKubectl => {
             return Err(KubeError::Kubectl { message: refusal.message });
         }
-        Err(refusal) if refusal.fatal() || refusal.kind == Kind::Deadline => return Err(error(refusal)),
+        Err(refusal) if refusal.kind == Kind::Deadline => {
+            let context = context.as_deref().map_or_else(|| "without a context".to_owned(), clean);
+            let server = server.as_deref().unwrap_or("unknown");
+            let message = format!(
+                "the cluster of context `{context}` (server {server}): {}: the server does not answer, or a credential plugin of the kubeconfig waits for a login",
+                refusal.message
+            );
+            return Err(KubeError::Kubectl { message });
+        }
+        Err(refusal) if refusal.fatal() => return Err(error(refusal)),
         // A server that keeps its version to itself still answers other questions.
         Err(_) => None,
     };

@@ -253,9 +253,13 @@ impl<'a> Judge<'a> {
             .as_ref()
             .map(|name| format!(" --context {}", quoted(name)))
             .unwrap_or_default();
-        format!("expertrail check --kube{context} --for {target}      # {note}")
+        let file = self.client.kubeconfig();
+        format!("expertrail check --kube{file}{context} --for {target}      # {note}")
     }
 }
+
+/// Why a driver pod is recycled: one text, so that the findings which it mends share one remedy.
+pub(super) const RECYCLE: &str = "Recycle the driver pod: the driver reads its configuration when it loads. While it restarts nothing on the node can use GPUs.";
 
 /// The reason why something is not known.
 pub(super) fn reason(refusal: &Refusal) -> String {

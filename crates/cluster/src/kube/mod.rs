@@ -23,6 +23,7 @@ mod report;
 mod state;
 mod values;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
@@ -102,6 +103,8 @@ pub enum ProbeHost {
 pub struct Options {
     /// Context of the kubeconfig; none: the current one, which is then named in every call.
     pub context: Option<String>,
+    /// The kubeconfig that the given [`Kubectl`] uses, where it is not the usual one: printed commands name it.
+    pub kubeconfig: Option<PathBuf>,
     /// Name space of the driver pods.
     pub driver_namespace: String,
     /// What the cluster is wanted for.
@@ -124,6 +127,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             context: None,
+            kubeconfig: None,
             driver_namespace: "nvidia-gpu-operator".to_owned(),
             target: Target::default(),
             probe_host: ProbeHost::No,
@@ -139,7 +143,7 @@ impl Default for Options {
 /// Why a cluster could not be checked at all.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KubeError {
-    /// kubectl does not run.
+    /// kubectl does not run, or does not answer.
     #[error("{message}")]
     Kubectl {
         /// What is wrong.
@@ -181,6 +185,7 @@ pub fn check_with(
 ) -> Result<Report, KubeError> {
     let until = Instant::now() + options.deadline;
     let mut client = Client::new(kubectl, until, options.call_limit, options.threads);
+    client.set_kubeconfig(options.kubeconfig.as_deref());
     step("reaching the cluster");
     let identity = gather::identity(&mut client, options)?;
     step("asking for permissions");

@@ -215,6 +215,18 @@ fn matches(judge: &Judge<'_>) -> Vec<Finding> {
             .map(|node| node.name.as_str())
             .collect();
         let list = judge.client.typed("get nvidiadriver -o yaml      # spec.nodeSelector");
+        if !lonely.is_empty() && judge.resources_refused().is_none() && product.is_none() {
+            return finding
+                .outcome(Status::Warn, &SKU)
+                .saw(
+                    format!("no driver resource selects {}, whose product is not labelled", clean(&some(&lonely))),
+                    "one for every node",
+                )
+                .remedy(
+                    "See P319 first: selectors go by the labels of GPU Feature Discovery, which are away while driver pods restart.",
+                    &[&judge.again("once the labels are back")],
+                );
+        }
         if !lonely.is_empty() && judge.resources_refused().is_none() {
             return finding
                 .outcome(Status::Fail, &SKU)

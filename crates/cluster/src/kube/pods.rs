@@ -100,10 +100,10 @@ fn count(judge: &Judge<'_>, pod: &Pod, lacks: &[&str], finding: Finding) -> Find
     let again = judge.again("60 to 90 s later");
     if !lacks.is_empty() {
         let observed = format!("{count}, without {}: made before the patch", lacks.join(" and "));
-        return finding.outcome(status, &RECYCLED).saw(observed, "3/3: driver, peermem and GDRCopy").remedy(
-            "Recycle the driver pod; while it restarts nothing on the node can use GPUs.",
-            &[&judge.recycle(&[&pod.name]), &again],
-        );
+        return finding
+            .outcome(status, &RECYCLED)
+            .saw(observed, "3/3: driver, peermem and GDRCopy")
+            .remedy(super::judge::RECYCLE, &[&judge.recycle(&[&pod.name]), &again]);
     }
     match resource {
         None if !both && judge.wants_modules() => finding

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::NodeLine;
-use super::client::{Look, clean};
+use super::client::{Look, clean, quoted};
 use super::inside::{Device, Inside};
 use super::judge::{Judge, cause, reason, some};
-use super::objects::{GPU, Pod};
+use super::objects::{DRIVER_CONTAINER, GPU, Pod};
 use super::values::age;
 use crate::causes::CauseEntry;
 use crate::check::Target;
@@ -103,10 +103,8 @@ fn mend(judge: &Judge<'_>, pod: &Pod, finding: Finding) -> Finding {
     });
     match resource {
         Some(resource) if !complete => finding.remedies([judge.whole_way(resource)]),
-        _ => finding.remedy(
-            "Recycle the driver pod of this node; the driver reads its configuration when it loads.",
-            &[&judge.recycle(&[&pod.name]), &judge.again("60 to 90 s later")],
-        ),
+        _ => finding
+            .remedy(super::judge::RECYCLE, &[&judge.recycle(&[&pod.name]), &judge.again("60 to 90 s later")]),
     }
 }
 
@@ -158,9 +156,15 @@ fn devices(judge: &Judge<'_>, pod: &Pod, inside: &Inside, find: &dyn Fn() -> Fin
     };
     let ask = judge.again("once the link is up");
     if inside.devices.is_empty() {
+        let look = judge.client.typed(&format!(
+            "-n {} exec {} -c {DRIVER_CONTAINER} -- sh -c 'grep -E \"^(mlx5_ib|efa) \" /proc/modules; grep -il 0x15b3 /sys/bus/pci/devices/*/vendor'",
+            quoted(judge.namespace()),
+            quoted(&pod.name)
+        ));
+        let ask = judge.again("once their driver is loaded");
         return vec![find().outcome(status, cause("no-rdma-device")).saw("no RDMA device", "a rail for each GPU").remedy(
             "See whether the NICs are on the PCI bus of this node and their driver (mlx5_ib, or efa) is loaded.",
-            &[&ask],
+            &[&look, &ask],
         )];
     }
     let mut all = Vec::new();

@@ -100,7 +100,5 @@ pub fn judge(question: &Question) -> Verdict {
 /// holds already.
 fn concerns(row: &Row, open: &[String]) -> bool {
     let decisive = ["564", "nvshmem", "transport", "efa_patch"];
-    open.len() * 2 <= row.when.len()
-        && open.iter().all(|key| decisive.contains(&key.as_str()))
-        && !(open.len() == 1 && open[0] == "transport")
+    open.len() * 2 <= row.when.len() && open.iter().all(|key| decisive.contains(&key.as_str()))
 }

@@ -240,7 +240,7 @@ fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Findin
             .saw(format!("GPUs {} have no nearest rail of their own", tied.join(", ")), "a pin for each rank")
             .from_fact(&facts.pci.devices)
             .remedy(
-                "Pin each rank.",
+                "Pin each rank (checked in the environment of a rank that is pinned, this passes).",
                 &["eval \"$(expertrail topo --emit env)\"   # in each rank, before deep_ep.Buffer()"],
             ),
     )
