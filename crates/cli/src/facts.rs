@@ -20,7 +20,7 @@ pub(crate) struct FactsArgs {
     /// Libraries that this process has mapped, instead of those that would load.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// A folder of Python packages (site-packages), beside those that are found. May be given several times.
+    /// A folder of Python packages (site-packages), instead of those that are found. May be given several times.
     #[arg(long, value_name = "DIR")]
     python_root: Vec<PathBuf>,
 }

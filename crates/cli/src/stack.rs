@@ -39,7 +39,7 @@ pub(crate) struct StackArgs {
     /// gdrdrv and more (an unknown key lists them all).
     #[arg(long, value_name = "K=V,...", group = "what")]
     versions: Option<String>,
-    /// Transport between nodes; found out where the NICs tell.
+    /// Transport between nodes; by the rails' kind where none is given (mlx5: ibgda, EFA: efa).
     #[arg(long, value_enum)]
     transport: Option<TransportName>,
     /// Write the verdict as JSON here; - is standard output, and then nothing else goes there.
@@ -63,6 +63,11 @@ fn run(args: &StackArgs) -> Result<u8, Stop> {
         Some(versions) => {
             let mut question =
                 Question::parse(versions).map_err(|error| Stop::usage(format!("--versions: {error}")))?;
+            if let (Some(given), Some(transport)) = (question.get("transport"), transport)
+                && given != transport.name()
+            {
+                return Err(Stop::usage(format!("--versions says transport={given}, --transport {}", transport.name())));
+            }
             question.set_transport(transport);
             question
         }

@@ -1,7 +1,7 @@
 //! The verdict over a node's stack as findings.
 
 use super::matrix::parts;
-use super::{Judgement, Question, Transport, judge};
+use super::{Judgement, Match, Question, Transport, Verdict, judge};
 use crate::causes::{self, CauseEntry};
 use crate::check::Target;
 use crate::facts::Facts;
@@ -74,8 +74,10 @@ fn verdict(facts: &Facts, target: Target) -> Vec<Finding> {
     let value = |key: &str| judged.question.get(key).map(|value| format!("{key} {value}"));
     let stack: Vec<String> =
         ["deep_ep", "nvshmem", "nccl", "torch", "cuda"].into_iter().filter_map(value).collect();
+    let cautions = judged.cautions.iter().map(|found| row_finding(facts, &judged, found, Status::Warn));
     if judged.judgement == Judgement::KnownGood {
-        return vec![new().saw(stack.join(", "), "").at("libraries and packages", facts.node.scope)];
+        let good = new().saw(stack.join(", "), "").at("libraries and packages", facts.node.scope);
+        return std::iter::once(good).chain(cautions).collect();
     }
     let rows: Vec<_> = judged.applies.iter().filter(|found| found.row.verdict == judged.judgement).collect();
     if rows.is_empty() {
@@ -87,44 +89,43 @@ fn verdict(facts: &Facts, target: Target) -> Vec<Finding> {
             })
             .collect();
         let observed = [stack, open].concat().join("; ");
-        return vec![
-            new()
-                .outcome(Status::Warn, &UNVERIFIED)
-                .saw(observed, "a combination that is known good")
-                .at("libraries and packages", facts.node.scope)
-                .remedy("See what decides.", &[&format!("expertrail stack --transport {name}")]),
-        ];
+        let unverified = new()
+            .outcome(Status::Warn, &UNVERIFIED)
+            .saw(observed, "a combination that is known good")
+            .at("libraries and packages", facts.node.scope)
+            .remedy("See what decides.", &[&format!("expertrail stack --transport {name}")]);
+        return std::iter::once(unverified).chain(cautions).collect();
     }
     let status = if judged.judgement == Judgement::KnownBad { Status::Fail } else { Status::Warn };
-    rows.into_iter()
-        .map(|found| {
-            let row = &found.row;
-            let mut keys: Vec<&str> =
-                row.when.iter().filter_map(|condition| parts(condition)).map(|(key, ..)| key).collect();
-            // The commit is all that tells of the pull request.
-            let alone = judged.unless_patched && keys.contains(&"564");
-            keys.extend(alone.then_some("commit"));
-            let seen: Vec<String> = keys.iter().copied().filter_map(value).collect();
-            let note =
-                if alone { " (by the commit alone: a build of it with the patch is good)" } else { "" };
-            let cause = causes::get(&row.cause).unwrap_or(&BAD);
-            let mut finding = new()
-                .about(row.id.clone())
-                .outcome(status, cause)
-                .saw(format!("{}: {}{note}", seen.join(", "), row.title), "a combination that is known good")
-                .remedy(&row.fix, &[]);
-            finding.why.clone_from(&row.mechanism);
-            for known in keys.iter().filter_map(|key| judged.question.known.get(*key)) {
-                finding = finding.at(known.source.clone(), facts.node.scope);
-            }
-            if alone {
-                let step = "expertrail stack --source-root DIR      # of the source it was built from";
-                finding =
-                    finding.remedy("Confirm by the source, or by a dispatch between two nodes.", &[step]);
-            }
-            finding
-        })
-        .collect()
+    rows.into_iter().map(|found| row_finding(facts, &judged, found, status)).chain(cautions).collect()
+}
+
+/// What a row of the table says of this stack.
+fn row_finding(facts: &Facts, judged: &Verdict, found: &Match, status: Status) -> Finding {
+    let row = &found.row;
+    let value = |key: &str| judged.question.get(key).map(|value| format!("{key} {value}"));
+    let mut keys: Vec<&str> =
+        row.when.iter().filter_map(|condition| parts(condition)).map(|(key, ..)| key).collect();
+    // The commit is all that tells of the pull request.
+    let alone = judged.unless_patched && keys.contains(&"564");
+    keys.extend(alone.then_some("commit"));
+    let mut seen: Vec<String> = keys.iter().copied().filter_map(value).collect();
+    seen.dedup();
+    let note = if alone { " (by the commit alone: a build of it with the patch is good)" } else { "" };
+    let mut finding = finding("P200")
+        .about(row.id.clone())
+        .outcome(status, causes::get(&row.cause).unwrap_or(&BAD))
+        .saw(format!("{}: {}{note}", seen.join(", "), row.title), "a combination that is known good")
+        .remedy(&row.fix, &[]);
+    finding.why.clone_from(&row.mechanism);
+    for known in keys.iter().filter_map(|key| judged.question.known.get(*key)) {
+        finding = finding.at(known.source.clone(), facts.node.scope);
+    }
+    if alone {
+        let step = "expertrail stack --source-root DIR      # of the source it was built from";
+        finding = finding.remedy("Confirm by the source, or by a dispatch between two nodes.", &[step]);
+    }
+    finding
 }
 
 /// Variables that the NVSHMEM which loads has no name for.

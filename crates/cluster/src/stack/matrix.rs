@@ -37,6 +37,9 @@ pub struct Row {
     pub when: Vec<String>,
     /// What is known.
     pub verdict: Judgement,
+    /// What comes of it; what does not stop a run is a caution beside the verdict.
+    #[serde(default, skip_serializing_if = "Effect::fails")]
+    pub effect: Effect,
     /// How it comes about.
     pub mechanism: String,
     /// The smallest change that mends it.
@@ -45,6 +48,25 @@ pub struct Row {
     pub cause: String,
     /// Where it is from.
     pub source: String,
+}
+
+/// What comes of a bad combination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// The run fails.
+    #[default]
+    Fails,
+    /// It runs, slower.
+    Slower,
+    /// `DeepEP`'s own tests fail; what does not profile runs.
+    Tests,
+}
+
+impl Effect {
+    fn fails(&self) -> bool {
+        *self == Self::Fails
+    }
 }
 
 /// A commit of DeepEP.
@@ -80,14 +102,28 @@ pub fn causes() -> &'static [CauseEntry] {
     &MADE
 }
 
+/// Keys whose values are versions: 3.4.5-0 is 3.4.5.
+pub(super) const VERSIONS: [&str; 10] = [
+    "nvshmem",
+    "nvshmem_device",
+    "nccl",
+    "nccl_built",
+    "cuda",
+    "torch",
+    "gdrdrv",
+    "driver",
+    "efa_module",
+    "efa_installer",
+];
+
 /// Whether a condition holds of `values`; none where its key has no value.
 pub(super) fn holds(condition: &str, values: impl Fn(&str) -> Option<String>) -> Option<bool> {
     let (key, operator, wanted) = parts(condition)?;
     let value = values(key)?;
     let order = || compare(&value, wanted);
     Some(match operator {
-        "=" => value == wanted,
-        "!=" => value != wanted,
+        "=" => value == wanted || (VERSIONS.contains(&key) && order() == Ordering::Equal),
+        "!=" => value != wanted && !(VERSIONS.contains(&key) && order() == Ordering::Equal),
         "<" => order() == Ordering::Less,
         _ => order() != Ordering::Less,
     })

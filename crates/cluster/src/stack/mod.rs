@@ -8,7 +8,7 @@ mod text;
 mod verdict;
 
 pub use findings::{CAUSES, CHECKS, findings};
-pub use matrix::{Commit, Matrix, Row, causes, matrix};
+pub use matrix::{Commit, Effect, Matrix, Row, causes, matrix};
 pub use question::{KEYS, Known, Question, Transport};
 pub use text::text;
 pub use verdict::{JSON_SCHEMA, Judgement, Match, SCHEMA, Verdict, judge};

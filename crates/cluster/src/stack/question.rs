@@ -116,7 +116,14 @@ impl Question {
                 let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
                 return Err(format!("`{key}` is no key; there are {}", keys.join(", ")));
             }
-            question.set(key, value.trim(), "given");
+            let value = value.trim();
+            if let Some(wanted) = misfit(key, value) {
+                return Err(format!("`{entry}`: {key} takes {wanted}"));
+            }
+            if question.get(key).is_some_and(|other| other != value) {
+                return Err(format!("`{key}` is given twice, and differently"));
+            }
+            question.set(key, value, "given");
         }
         question.derive();
         Ok(question)
@@ -396,22 +403,60 @@ impl Question {
         if let Some(sm) = self.get("sm").and_then(|sm| sm.parse::<u32>().ok())
             && !self.archs.is_empty()
         {
-            // Code of an architecture runs on later minors of it; PTX on anything later.
-            let runs = self.archs.iter().any(|&(arch, ptx)| arch <= sm && (ptx || arch / 10 == sm / 10));
+            // Code for another minor, and PTX, may be of a kind that runs on its own GPU only (sm_100a, compute_90a), which the file does
+            // not tell: those are neither good nor bad.
+            let may = self.archs.iter().any(|&(arch, ptx)| arch <= sm && (ptx || arch / 10 == sm / 10));
+            let runs = self.archs.contains(&(sm, false));
             let list: Vec<String> = self
                 .archs
                 .iter()
                 .map(|(arch, ptx)| format!("{}_{arch}", if *ptx { "compute" } else { "sm" }))
                 .collect();
-            self.set(
-                "arch",
-                if runs { "ok" } else { "missing" },
-                format!("the extension has {}, the GPU is sm_{sm}", list.join(", ")),
-            );
+            let source = format!("the extension has {}, the GPU is sm_{sm}", list.join(", "));
+            if runs || !may {
+                self.set("arch", if runs { "ok" } else { "missing" }, source);
+            } else {
+                self.notes.push(format!("{source}: whether that code runs there cannot be told"));
+            }
         }
-        if self.get("nic") == Some("efa") {
-            self.set("transport", "efa", "the rails are EFA");
+        match self.get("nic") {
+            Some("efa") => self.set("transport", "efa", "the rails are EFA"),
+            Some("mlx5") => self.set("transport", "ibgda", "the rails are mlx5 devices"),
+            _ => {}
         }
+    }
+}
+
+/// What `key` takes, where `value` is no such thing.
+fn misfit(key: &str, value: &str) -> Option<String> {
+    let choices: &[&str] = match key {
+        "564" | "181" | "630" | "links_nvshmem" | "efa_patch" | "roce" | "libmlx5_1_25" | "rdc_guard" => {
+            &["yes", "no"]
+        }
+        "transport" => &["ibgda", "efa", "none"],
+        "line" => &["v1", "hybrid-ep", "v2"],
+        "aggressive_ptx" => &["on", "off"],
+        "arch" | "symbols" => &["ok", "missing"],
+        "dispatcher" => &["deepep", "hybridep"],
+        "device_host" | "cuda_major" | "nccl_pair" => &["same", "differ"],
+        "nic" => &["mlx5", "efa", "other"],
+        "rdma_core" => &["ok", "mixed"],
+        "gpu" => &["h100", "h200", "b200", "b300", "gb200", "gb300"],
+        "nvshmem_build" => &["wheel", "source"],
+        _ => &[],
+    };
+    if !choices.is_empty() {
+        return (!choices.contains(&value)).then(|| choices.join(" or "));
+    }
+    let number = value.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit());
+    match key {
+        "nccl" if value == "none" => None,
+        "commit" => {
+            let hex = value.len() >= 7 && value.bytes().all(|c| c.is_ascii_hexdigit());
+            (!hex).then(|| "seven or more digits of a commit".to_owned())
+        }
+        "sm" | "max_teams" => value.parse::<u32>().is_err().then(|| "a number".to_owned()),
+        _ => (!number).then(|| "a version, as 3.4.5".to_owned()),
     }
 }
 

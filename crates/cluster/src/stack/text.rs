@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Judgement, Verdict};
+use super::{Effect, Judgement, Verdict};
 use crate::render::one_line;
 
 /// Verdict first, then why and the smallest fix, then what was judged and from where.
@@ -28,6 +28,12 @@ pub fn text(verdict: &Verdict) -> String {
         }
         let _ = writeln!(out, "  when {} ({}: {})", row.when.join(" "), row.id, row.source);
     }
+    for found in &verdict.cautions {
+        let row = &found.row;
+        let kind = if row.effect == Effect::Slower { "slower" } else { "tests fail" };
+        let _ = writeln!(out, "\n{kind}: {}\n  fix: {}", row.mechanism, row.fix);
+        let _ = writeln!(out, "  when {} ({}: {})", row.when.join(" "), row.id, row.source);
+    }
     if verdict.unless_patched {
         let _ = writeln!(
             out,
@@ -40,7 +46,7 @@ pub fn text(verdict: &Verdict) -> String {
             writeln!(out, "\nmay be bad, {} not known: {}", found.open.join(" and "), found.row.mechanism);
         let _ = writeln!(out, "  ({}: {})", found.row.id, found.row.source);
     }
-    if verdict.applies.is_empty() && verdict.possible.is_empty() {
+    if verdict.applies.is_empty() && verdict.possible.is_empty() && verdict.cautions.is_empty() {
         out.push_str("\nNothing in the table is about this combination. Run a dispatch between two nodes before a large job.\n");
     }
     if verdict.judgement == Judgement::Unverified && verdict.question.get("transport").is_none() {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Question;
-use super::matrix::{Row, holds, matrix, parts};
+use super::matrix::{Effect, Row, holds, matrix, parts};
 
 /// The name of the verdict document's version.
 pub const SCHEMA: &str = "expertrail.stack/1";
@@ -44,6 +44,8 @@ pub struct Verdict {
     pub judgement: Judgement,
     /// Rows that apply: bad first.
     pub applies: Vec<Match>,
+    /// Rows that apply and stop no run: slower, or the tests only.
+    pub cautions: Vec<Match>,
     /// Bad rows that may apply, as long as some key is not known.
     pub possible: Vec<Match>,
     /// Bad by the commit alone: a patched build of it is good.
@@ -71,7 +73,11 @@ pub fn judge(question: &Question) -> Verdict {
         }
         let open: Vec<String> =
             answers.into_iter().filter(|(_, answer)| answer.is_none()).map(|(key, _)| key).collect();
-        if open.is_empty() {
+        if row.effect != Effect::Fails {
+            if open.is_empty() {
+                verdict.cautions.push(Match { row: row.clone(), open });
+            }
+        } else if open.is_empty() {
             verdict.applies.push(Match { row: row.clone(), open });
         } else if row.verdict == Judgement::KnownBad && concerns(row, &open) {
             verdict.possible.push(Match { row: row.clone(), open });

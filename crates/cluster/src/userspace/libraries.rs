@@ -102,16 +102,20 @@ impl Search<'_> {
                     .is_some_and(|name| name.starts_with(stem) && name[stem.len()..].starts_with(".so"))
             };
             for path in mapped.value().into_iter().flatten().filter(is) {
-                take(self.file(self.root, path, path, wanted)?, Some("mapped"));
+                // What was replaced under a running process is mapped, and no longer there to read.
+                let gone = || LibraryFile { path: path.clone(), ..LibraryFile::default() };
+                take(self.file(self.root, path, path, wanted).unwrap_or_else(gone), Some("mapped"));
             }
         }
         let loader = self.mapped.is_none();
-        for path in self
-            .preload
-            .iter()
-            .filter(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with(stem)))
-        {
-            take(self.file(self.root, path, path, wanted)?, loader.then_some("LD_PRELOAD"));
+        for path in self.preload.iter().filter(|path| {
+            let name = path.rsplit('/').next().and_then(|name| name.strip_prefix(stem));
+            name.is_some_and(|rest| rest.starts_with(".so"))
+        }) {
+            // The loader warns of a file that is not there, and goes on.
+            if let Some(file) = self.file(self.root, path, path, wanted) {
+                take(file, loader.then_some("LD_PRELOAD"));
+            }
         }
         let steps = [
             (&self.rpath, "RPATH of the extension"),

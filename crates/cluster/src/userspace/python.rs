@@ -182,7 +182,10 @@ pub(super) fn source(folder: &Folder) -> Option<DeepEp> {
     let head = folder.root.word(&folder.at(".git/HEAD"));
     found.commit = head.value().and_then(|head| match head.strip_prefix("ref: ") {
         None => Some(head.clone()),
-        Some(name) => folder.root.word(&folder.at(&format!(".git/{name}"))).value().cloned(),
+        Some(name) => {
+            let loose = folder.root.word(&folder.at(&format!(".git/{name}"))).value().cloned();
+            loose.or_else(|| packed(folder, name))
+        }
     });
     found.commit = found.commit.filter(|commit| is_commit(commit));
     source_parts(folder, &folder.at("deep_ep"), &mut found);
@@ -223,6 +226,13 @@ pub(super) fn source(folder: &Folder) -> Option<DeepEp> {
         found.line = Some("v1".to_owned());
     }
     Some(found)
+}
+
+/// A branch that git keeps in its list of packed ones: `COMMIT refs/heads/NAME`.
+fn packed(folder: &Folder, name: &str) -> Option<String> {
+    let text = folder.root.text(&folder.at(".git/packed-refs"));
+    let line = text.value()?.lines().find_map(|line| line.split_once(' ').filter(|(_, of)| *of == name))?;
+    Some(line.0.to_owned())
 }
 
 /// What the Python files of a package or source tell.
