@@ -105,5 +105,11 @@ fn read(args: &StackArgs, transport: Option<Transport>) -> Result<Question, Stop
     };
     let collected = collect::Options { userspace: options, ..collecting() };
     let facts: Facts = collect::facts(&root, &collected);
+    if let Some(folder) = args.source_root.as_ref().filter(|_| facts.userspace.deep_ep.is_empty()) {
+        return Err(Stop::usage(format!(
+            "--source-root {}: no source tree of DeepEP (it has neither setup.py nor csrc)",
+            folder.display()
+        )));
+    }
     Ok(Question::of(&facts.userspace, Some(&facts), transport))
 }

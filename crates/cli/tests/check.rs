@@ -71,7 +71,7 @@ fn a_virtual_machine_fails_for_ibgda_and_not_for_our_library() {
     for id in ["P001", "P002", "P010", "P011"] {
         assert!(text.contains(&format!("FAIL    {id} ")), "{id}\n{text}");
     }
-    assert!(text.contains("/etc/modprobe.d/nvidia-expertrail.conf"), "{text}");
+    assert!(text.contains("/etc/modprobe.d/zz-nvidia-expertrail.conf"), "{text}");
     assert!(!text.contains("kubectl"), "{text}");
     // Failures stand first, and a pipe gets no colours.
     assert!(text.starts_with("FAIL "), "{text}");

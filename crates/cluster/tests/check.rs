@@ -225,7 +225,7 @@ fn with_no_evidence_of_the_environment_every_remedy_is_printed() {
     assert_eq!(report.managed.manager, Manager::Unknown);
     let text = report.text(false);
     for line in [
-        "modprobe.d/nvidia-expertrail.conf",
+        "modprobe.d/zz-nvidia-expertrail.conf",
         "kubectl patch nvidiadriver",
         "Remedies of every kind of node are printed",
     ] {

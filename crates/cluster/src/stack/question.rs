@@ -254,7 +254,12 @@ impl Question {
     }
 
     fn deep_ep(&mut self, userspace: &Userspace) {
-        let Some(found) = userspace.deep_ep.first() else { return };
+        let Some(found) = userspace.deep_ep.first() else {
+            self.notes.push(
+                "no DeepEP was found there: a verdict over the other libraries says nothing of it".to_owned(),
+            );
+            return;
+        };
         if userspace.deep_ep.len() > 1 {
             let paths: Vec<&str> = userspace.deep_ep.iter().map(|found| found.path.as_str()).collect();
             self.notes.push(format!(

@@ -13,8 +13,9 @@ const ENTRY: usize = 24;
 /// More entries than any machine has; a machine with all of CUDA has some thousands.
 const ENTRIES: usize = 1 << 16;
 
-/// ELF for this architecture, as `ldconfig` marks it: the low byte says glibc's ELF, the next which architecture.
-const KIND: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
+/// 64-bit ELF of x86 and of Arm, as `ldconfig` marks them: the low byte says glibc's ELF, the next which architecture. An image may be
+/// of another architecture than this program.
+const KINDS: [u32; 2] = [0x0303, 0x0a03];
 
 /// Names of libraries with the file that each leads to, in the cache's order. A file that is no such cache gives none.
 pub fn parse_cache(bytes: &[u8]) -> Vec<(String, String)> {
@@ -37,7 +38,7 @@ pub fn parse_cache(bytes: &[u8]) -> Vec<(String, String)> {
             let at = HEAD + index * ENTRY;
             Some((word(at)?, word(at + 4)?, word(at + 8)?))
         })
-        .filter(|(kind, ..)| *kind == KIND)
+        .filter(|(kind, ..)| KINDS.contains(kind))
         .filter_map(|(_, key, value)| Some((text(key)?, text(value)?)))
         .collect()
 }
@@ -67,11 +68,11 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_this_architecture_in_their_order() {
+    fn entries_of_64_bits_in_their_order() {
         let table = cache(&[
-            (KIND, "libnvshmem_host.so.3", "/opt/nvshmem/lib/libnvshmem_host.so.3"),
+            (KINDS[0], "libnvshmem_host.so.3", "/opt/nvshmem/lib/libnvshmem_host.so.3"),
             (0x0003, "libold.so", "/usr/lib32/libold.so"),
-            (KIND, "libnccl.so.2", "/usr/lib/libnccl.so.2"),
+            (KINDS[0], "libnccl.so.2", "/usr/lib/libnccl.so.2"),
         ]);
         let expected = [
             ("libnvshmem_host.so.3".to_owned(), "/opt/nvshmem/lib/libnvshmem_host.so.3".to_owned()),
@@ -88,7 +89,7 @@ mod tests {
     fn what_is_no_cache_or_is_cut_gives_what_there_is() {
         assert!(parse_cache(b"").is_empty());
         assert!(parse_cache(b"glibc-ld.so.cache1.1").is_empty());
-        let table = cache(&[(KIND, "liba.so", "/a"), (KIND, "libb.so", "/b")]);
+        let table = cache(&[(KINDS[0], "liba.so", "/a"), (KINDS[0], "libb.so", "/b")]);
         for end in 0..table.len() {
             assert!(parse_cache(&table[..end]).len() <= 2);
         }

@@ -186,7 +186,11 @@ mod tests {
         for part in ["/*", "ibgda_get_rc(", "ibgda_get_rc{", "//\n", "{", "npes", "#if 0\n"] {
             let _ = parse_indexing(&part.repeat((4 << 20) / part.len()));
         }
-        assert!(start.elapsed().as_secs() < if cfg!(debug_assertions) { 60 } else { 20 }, "{:?}", start.elapsed());
+        assert!(
+            start.elapsed().as_secs() < if cfg!(debug_assertions) { 60 } else { 20 },
+            "{:?}",
+            start.elapsed()
+        );
     }
 
     #[test]

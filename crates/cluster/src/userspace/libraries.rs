@@ -123,16 +123,18 @@ impl Search<'_> {
             (&self.runpath, "RUNPATH of the extension"),
         ];
         for (folders, how) in steps {
-            for file in folders.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted)) {
-                take(file, loader.then_some(how));
+            for (file, named) in
+                folders.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted))
+            {
+                take(file, (loader && named).then_some(how));
             }
         }
         // PyTorch opens the libraries of its own wheels when it is imported, which is before any extension.
         for folder in self.folders {
             let Some((place, _)) = wanted.wheel else { break };
             let torch = folder.root.exists(&folder.at("torch/lib"));
-            for file in self.in_folder(&folder.root, &folder.at(place), &folder.prefix, wanted) {
-                take(file, (loader && torch).then_some("PyTorch's wheels"));
+            for (file, named) in self.in_folder(&folder.root, &folder.at(place), &folder.prefix, wanted) {
+                take(file, (loader && torch && named).then_some("PyTorch's wheels"));
             }
         }
         for (_, path) in self.cache.iter().flatten().filter(|(name, _)| {
@@ -146,20 +148,22 @@ impl Search<'_> {
         }
         // With a cache the loader does not look into these folders: what was put there since `ldconfig` ran is not found.
         let how = (loader && self.cache.is_none()).then_some("ld.so.conf");
-        for file in self.configured().iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted))
+        let configured = self.configured();
+        for (file, named) in
+            configured.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted))
         {
-            take(file, how);
+            take(file, how.filter(|_| named));
         }
-        for file in DEFAULT.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted)) {
-            take(file, loader.then_some("default folder"));
+        for (file, named) in DEFAULT.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted)) {
+            take(file, (loader && named).then_some("default folder"));
         }
-        for file in INSTALLED.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted)) {
+        for (file, _) in INSTALLED.iter().flat_map(|folder| self.in_folder(self.root, folder, "", wanted)) {
             take(file, None);
         }
         let how = match (&chosen, copies.as_slice()) {
             (Some((_, how)), _) => how.clone(),
             (None, []) => return None,
-            (None, [only]) if loader => {
+            (None, [only]) if loader && self.leads(wanted, only) => {
                 chosen = Some((only.path.clone(), String::new()));
                 "the only copy; the loader finds it by a path of its own only".to_owned()
             }
@@ -175,14 +179,22 @@ impl Search<'_> {
         Some(LoadedLibrary { name: wanted.name.to_owned(), chosen, how, copies, ..LoadedLibrary::default() })
     }
 
-    /// Files of the library in one folder, whatever follows `.so`.
-    fn in_folder(&self, root: &Root, folder: &str, prefix: &str, wanted: &Wanted) -> Vec<LibraryFile> {
+    /// Files of the library in one folder, whatever follows `.so`, and whether the name that is asked for leads to them: those first.
+    fn in_folder(
+        &self,
+        root: &Root,
+        folder: &str,
+        prefix: &str,
+        wanted: &Wanted,
+    ) -> Vec<(LibraryFile, bool)> {
         let stem = wanted.name.split(".so").next().unwrap_or(wanted.name);
         let names = root.list(folder);
         let ours = |name: &&String| {
             name.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") && !rest.contains(".so.debug"))
         };
-        let mut files: Vec<LibraryFile> = names
+        // `libcudart.so` stands for whichever version is there.
+        let asked = |name: &str| name == wanted.name || wanted.name.ends_with(".so");
+        let mut files: Vec<(LibraryFile, bool)> = names
             .value()
             .into_iter()
             .flatten()
@@ -190,11 +202,20 @@ impl Search<'_> {
             .filter_map(|name| {
                 let path = format!("{folder}/{name}");
                 let real = root.resolve(&path).value().cloned().unwrap_or(path);
-                self.file(root, &real, &format!("{prefix}{real}"), wanted)
+                Some((self.file(root, &real, &format!("{prefix}{real}"), wanted)?, asked(name)))
             })
             .collect();
-        files.dedup_by(|a, b| a.path == b.path);
+        files.sort_by_key(|(_, asked)| !asked);
         files
+    }
+
+    /// Whether the name that is asked for leads to this copy.
+    fn leads(&self, wanted: &Wanted, copy: &LibraryFile) -> bool {
+        let Some((folder, name)) = copy.path.rsplit_once('/') else { return false };
+        let path = format!("{folder}/{}", wanted.name);
+        wanted.name.ends_with(".so")
+            || name == wanted.name
+            || self.root.resolve(&path).value() == Some(&copy.path)
     }
 
     fn file(&self, root: &Root, path: &str, shown: &str, wanted: &Wanted) -> Option<LibraryFile> {

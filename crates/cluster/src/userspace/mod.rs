@@ -184,7 +184,10 @@ fn wheels_of(folder: &Folder, wheels: &[Wheel]) -> Vec<Wheel> {
 fn folders(place: &Place, options: &Options, process: Option<&Fact<Vec<String>>>) -> Vec<Folder> {
     let root = &place.root;
     if !options.python_roots.is_empty() {
-        return options.python_roots.iter().map(|path| Folder::named(path)).collect();
+        let mut folders: Vec<Folder> = options.python_roots.iter().map(|path| Folder::named(path)).collect();
+        let more: Vec<Folder> = folders.iter().flat_map(python::elsewhere).collect();
+        folders.extend(more.into_iter().take(FOLDERS));
+        return folders;
     }
     let mut paths: Vec<String> = Vec::new();
     for file in process.and_then(Fact::value).into_iter().flatten() {
@@ -218,17 +221,22 @@ fn folders(place: &Place, options: &Options, process: Option<&Fact<Vec<String>>>
         }
     }
     paths.retain(|path| root.exists(path));
+    // One folder may have several names.
     let mut seen = Vec::new();
     paths.retain(|path| {
-        let new = !seen.contains(path);
-        seen.push(path.clone());
+        let real = root.resolve(path).value().cloned().unwrap_or_else(|| path.clone());
+        let new = !seen.contains(&real);
+        seen.push(real);
         new
     });
-    paths
+    let mut folders: Vec<Folder> = paths
         .into_iter()
         .take(FOLDERS)
         .map(|path| Folder { root: root.clone(), path, prefix: String::new() })
-        .collect()
+        .collect();
+    let more: Vec<Folder> = folders.iter().flat_map(python::elsewhere).collect();
+    folders.extend(more.into_iter().take(FOLDERS));
+    folders
 }
 
 /// `DT_RPATH` and `DT_RUNPATH` of DeepEP's extension, `$ORIGIN` put in.
@@ -277,10 +285,18 @@ pub fn unknown_variables(library: &std::path::Path, variables: &[String]) -> Opt
     let mut names: Vec<String> =
         variables.iter().filter_map(|name| name.strip_prefix("NVSHMEM_").map(str::to_owned)).collect();
     let mut read = false;
+    let whole = folder.canonicalize().ok()?;
     for entry in std::fs::read_dir(folder).ok()?.flatten().take(1024) {
         let name = entry.file_name().to_string_lossy().into_owned();
+        // A link may lead anywhere, a device or a pipe among it: files of this folder only.
+        let real = entry
+            .path()
+            .canonicalize()
+            .ok()
+            .filter(|real| real.parent() == Some(whole.as_path()) && real.is_file());
+        let Some(real) = real else { continue };
         if (name.starts_with("libnvshmem_host") || name.starts_with("nvshmem_")) && name.contains(".so") {
-            let mut file = std::fs::File::open(entry.path()).ok()?;
+            let mut file = std::fs::File::open(real).ok()?;
             binary::mentions(&mut file, &mut names)?;
             read = true;
         }

@@ -48,10 +48,50 @@ fn matters(name: &str) -> bool {
 pub(super) fn wheels(folder: &Folder) -> Vec<Wheel> {
     let names = folder.root.list(&folder.path);
     let infos = names.value().into_iter().flatten();
+    if folder.path.ends_with(".egg") {
+        return infos.filter(|name| *name == "EGG-INFO").map(|name| wheel(folder, name)).collect();
+    }
     infos
         .filter(|name| name.strip_suffix(".dist-info").or_else(|| name.strip_suffix(".egg-info")).is_some())
         .filter(|name| matters(&normal(name.split('-').next().unwrap_or(name))))
         .map(|name| wheel(folder, name))
+        .collect()
+}
+
+/// Folders outside of `folder` that it names as places of packages, as far as they hold `DeepEP`: eggs of `setup.py install`, and the source
+/// trees of editable installs (`*.pth`, `direct_url.json`).
+pub(super) fn elsewhere(folder: &Folder) -> Vec<Folder> {
+    let names = folder.root.list(&folder.path);
+    let mut paths: Vec<String> = Vec::new();
+    for name in names.value().into_iter().flatten().take(16384) {
+        let path = folder.at(name);
+        if name.ends_with(".egg") {
+            paths.push(path);
+        } else if name.strip_suffix(".pth").is_some() {
+            let text = folder.root.text(&path);
+            let lines = text.value().map_or("", String::as_str).lines().take(64).map(str::trim);
+            paths.extend(lines.filter_map(|line| match line.strip_prefix("./") {
+                Some(inside) => Some(folder.at(inside)),
+                None => line.starts_with('/').then(|| line.to_owned()),
+            }));
+        } else if name.starts_with("deep_ep") && name.strip_suffix(".dist-info").is_some() {
+            let text = folder.root.text(&format!("{path}/direct_url.json"));
+            let url = text.value().and_then(|text| parse_origin(text));
+            paths.extend(url.and_then(|url| url.strip_prefix("file://").map(str::to_owned)));
+        }
+    }
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+        .into_iter()
+        .take(64)
+        .map(|path| Folder { root: folder.root.clone(), path, prefix: folder.prefix.clone() })
+        .filter(|place| {
+            let names = folder.root.list(&place.path);
+            names.value().is_some_and(|all| {
+                all.iter().any(|name| name == "deep_ep" || name.starts_with("deep_ep_cpp"))
+            })
+        })
         .collect()
 }
 
@@ -151,6 +191,14 @@ pub(super) fn deep_ep(folder: &Folder, wheels: &[Wheel]) -> Option<DeepEp> {
     }
     source_parts(folder, &package, &mut found);
     record(folder, &mut found);
+    // An editable install runs from its source tree, which tells more than any record.
+    if let Some(tree) = source(folder).filter(|_| folder.root.exists(&folder.at("csrc"))) {
+        found.indexing.extend(tree.indexing);
+        found.commit = found.commit.or(tree.commit);
+        found.line = tree.line.or(found.line);
+        found.efa_patch = found.efa_patch.or(tree.efa_patch);
+        found.rdc_guard = found.rdc_guard.or(tree.rdc_guard);
+    }
     Some(found)
 }
 
