@@ -36,6 +36,10 @@ impl From<TargetName> for Target {
 
 /// Arguments of `check`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 pass, 1 something fails, 2 bad arguments, 3 something that decides could not be judged, 4 no access,\n\
+    5 warnings under --strict."
+)]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     source: Source,

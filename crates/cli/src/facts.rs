@@ -6,10 +6,11 @@ use clap::Args;
 use expertrail_cluster::collect;
 use expertrail_cluster::facts::{Facts, Reading};
 
-use crate::node::{Stop, check_output, collecting, finish, open, print, write_output};
+use crate::node::{Stop, check_output, collecting, finish, mapped, open, print, write_output};
 
 /// Arguments of `facts`.
 #[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 written, 2 bad arguments, 4 no access, or nothing could be read.")]
 pub(crate) struct FactsArgs {
     /// Read this captured tree (a folder with proc, sys, etc of a node) instead of this machine.
     #[arg(long, value_name = "DIR")]
@@ -35,7 +36,11 @@ fn run(args: &FactsArgs) -> Result<u8, Stop> {
     let mut options = collecting();
     options.userspace.pid = args.pid;
     options.userspace.python_roots.clone_from(&args.python_root);
-    let facts = collect::facts(&open(args.root.as_deref())?, &options);
+    let root = open(args.root.as_deref())?;
+    if let Some(pid) = args.pid {
+        mapped(&root, pid)?;
+    }
+    let facts = collect::facts(&root, &options);
     let mut text = serde_json::to_string_pretty(&facts).map_err(|error| Stop::access(error.to_string()))?;
     text.push('\n');
     match &args.output {

@@ -99,6 +99,17 @@ pub(crate) fn open(root: Option<&Path>) -> Result<Root, Stop> {
     Ok(if whole == Path::new("/") { Root::live(Scope::Unknown) } else { Root::captured(whole) })
 }
 
+/// Sees that the maps of process `pid` can be read.
+pub(crate) fn mapped(root: &Root, pid: u32) -> Result<(), Stop> {
+    let maps = root.text(&format!("/proc/{pid}/maps"));
+    if maps.value().is_none_or(String::is_empty) {
+        return Err(Stop::access(format!(
+            "--pid {pid}: its maps cannot be read: no such process, or another user's"
+        )));
+    }
+    Ok(())
+}
+
 /// Checks that `file` can be written, before any work.
 pub(crate) fn check_output(file: Option<&Path>) -> Result<(), Stop> {
     match file {

@@ -7,7 +7,7 @@ use expertrail_cluster::facts::Facts;
 use expertrail_cluster::stack::{self, Judgement, Question, Transport};
 use expertrail_cluster::{collect, userspace};
 
-use crate::node::{Stop, check_output, collecting, finish, open, show};
+use crate::node::{Stop, check_output, collecting, finish, mapped, open, show};
 
 /// Transport between nodes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -22,6 +22,10 @@ enum TransportName {
 
 /// Arguments of `stack`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 known good, 1 known bad, 2 bad arguments, 3 unverified, 4 no access. What works and is slower, or fails DeepEP's\n\
+    own tests only, is printed beside the verdict."
+)]
 pub(crate) struct StackArgs {
     /// A folder of Python packages (site-packages) to judge, instead of those of this machine.
     #[arg(long, value_name = "DIR", group = "what")]
@@ -66,7 +70,10 @@ fn run(args: &StackArgs) -> Result<u8, Stop> {
             if let (Some(given), Some(transport)) = (question.get("transport"), transport)
                 && given != transport.name()
             {
-                return Err(Stop::usage(format!("--versions says transport={given}, --transport {}", transport.name())));
+                return Err(Stop::usage(format!(
+                    "--versions says transport={given}, --transport {}",
+                    transport.name()
+                )));
             }
             question.set_transport(transport);
             question
@@ -91,12 +98,7 @@ fn read(args: &StackArgs, transport: Option<Transport>) -> Result<Question, Stop
     }
     let root = open(args.image_root.as_deref())?;
     if let Some(pid) = args.pid {
-        let maps = root.text(&format!("/proc/{pid}/maps"));
-        if maps.value().is_none_or(String::is_empty) {
-            return Err(Stop::access(format!(
-                "--pid {pid}: its maps cannot be read: no such process, or another user's"
-            )));
-        }
+        mapped(&root, pid)?;
     }
     let options = userspace::Options {
         pid: args.pid,

@@ -168,7 +168,9 @@ fn json_of(args: &[&str]) -> Value {
 
 #[test]
 fn topology_and_stack_conform_to_their_schemas() {
-    for name in ["healthy", "b200-crusoe-vm", "p5en-efa", "rail-down", "roce-unclear", "no-nics", "two-gpus-a-nic"] {
+    for name in
+        ["healthy", "b200-crusoe-vm", "p5en-efa", "rail-down", "roce-unclear", "no-nics", "two-gpus-a-nic"]
+    {
         let place = tree::unpack(name);
         let root = place.path().to_str().unwrap();
         conforms(topo::JSON_SCHEMA, &json_of(&["topo", "--root", root, "--emit", "json"]));
