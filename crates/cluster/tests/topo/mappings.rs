@@ -55,6 +55,15 @@ fn named(prefix: &str, numbers: &[u32]) -> Vec<String> {
 }
 
 #[test]
+fn a_dgx_whose_nics_are_a_switch_farther_has_pxb_and_leaves_its_bonded_frontend_out() {
+    let map = map("dgx-pxb");
+    assert_eq!(map.inconclusive, None);
+    assert_eq!(pairs(&map), named("mlx5_", &[0, 1, 4, 5, 6, 7, 8, 9]));
+    assert_eq!(distances(&map), [Distance::Pxb]);
+    assert_eq!(others(&map), ["mlx5_bond_0"]);
+}
+
+#[test]
 fn crusoe_h200_gpu_n_has_mlx5_n_plus_1() {
     let map = map("h200-crusoe-vm");
     assert_eq!(map.inconclusive, None);
