@@ -1058,7 +1058,9 @@ mod hostile {
                 let start = std::time::Instant::now();
                 let report = fake.report(&options());
                 assert!(report.text(true).len() < 200_000);
-                assert!(start.elapsed().as_secs() < 20);
+                // Not optimised, ten million characters take seconds for each answer that is walked through.
+                let limit = if cfg!(debug_assertions) { 90 } else { 20 };
+                assert!(start.elapsed().as_secs() < limit, "{word}: {:?}", start.elapsed());
             }
         }
     }
