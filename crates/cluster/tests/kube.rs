@@ -751,6 +751,19 @@ mod state {
         let report = with(|inside| inside.devices[2].1 = "1: DOWN");
         let causes: Vec<_> = of(&report, "P315").iter().filter_map(|finding| finding.cause.clone()).collect();
         assert_eq!(causes, ["rail-down", "fewer-rails-than-gpus"]);
+        // Both rails of two GPUs are up, and a spare port is not: named, and no failure.
+        let spare = |state: &'static str| {
+            with(|inside| {
+                inside.devices.push(("mlx5_3".to_owned(), state, "10 Gb/sec (4X SDR)", "InfiniBand"));
+            })
+        };
+        let report = spare("1: DOWN");
+        let finding = of(&report, "P315").into_iter().find(|one| one.status != Status::Pass).unwrap();
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Warn, "mlx5_3 1: DOWN, and 2 rails for 2 GPUs are up")
+        );
+        assert_eq!(report.checks.verdict, Verdict::Warn, "{}", report.text(false));
         // The frontend may be down or slower: it is no rail.
         let report = with(|inside| inside.devices[0].1 = "1: DOWN");
         assert_eq!(worst(&report, "P315"), Status::Pass);
@@ -850,7 +863,12 @@ mod capacity {
             (Status::Warn, "NVIDIA-B200, NVIDIA-H200")
         );
         // Two free nodes, but of two kinds: no job of one image runs on both.
-        assert_eq!(one(&report, "P318").status, Status::Fail);
+        let finding = one(&report, "P318");
+        assert_eq!(finding.status, Status::Fail);
+        assert_eq!(
+            finding.observed,
+            "2 GPU nodes, of which 2 take pods, no two of one kind: 1 x NVIDIA-B200, 1 x NVIDIA-H200"
+        );
     }
 
     #[test]
@@ -865,13 +883,88 @@ mod capacity {
         let report = judged(world.clone());
         assert_eq!(
             (of(&report, "P316")[0].status, of(&report, "P316")[0].observed.as_str()),
-            (Status::Fail, "nvidia.com/hostdev 0")
+            (Status::Fail, "nvidia.com/hostdev 0 of 2")
         );
         let report = Fake::new(world.clone()).report(&Options { target: Target::Nccl, ..options() });
         assert_eq!(worst(&report, "P316"), Status::Warn);
         let allocatable = world.at("nodes", 0)["status"]["allocatable"].as_object_mut().unwrap();
         allocatable.insert("rdma/shared_a".to_owned(), json!("63"));
         assert_eq!(worst(&judged(world), "P316"), Status::Pass);
+    }
+
+    /// Eight GPUs and NICs, of which a node offers some.
+    fn eight(capacity: &serde_json::Value, allocatable: &serde_json::Value) -> World {
+        let mut world = World::healthy();
+        for place in 0..2 {
+            world.at("nodes", place)["status"]["capacity"] =
+                json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "8"});
+            world.at("nodes", place)["status"]["allocatable"] =
+                json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "8"});
+        }
+        world.at("nodes", 0)["status"]["capacity"] = capacity.clone();
+        world.at("nodes", 0)["status"]["allocatable"] = allocatable.clone();
+        world
+    }
+
+    #[test]
+    fn some_rdma_devices_are_not_all() {
+        let full = json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "8"});
+        let report = judged(eight(&full, &full));
+        assert_eq!(one(&report, "P316").observed, "nvidia.com/hostdev 8");
+        assert_eq!(one(&report, "P318").status, Status::Pass);
+        // Three of eight: the rest was withdrawn, and the node is not free for a job over it.
+        let report = judged(eight(&full, &json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "3"})));
+        let finding = of(&report, "P316")[0];
+        assert_eq!((finding.status, finding.observed.as_str()), (Status::Fail, "nvidia.com/hostdev 3 of 8"));
+        assert_eq!(finding.cause.as_deref(), Some("kube-rdma-withdrawn"));
+        let free = one(&report, "P318");
+        assert_eq!(free.status, Status::Warn);
+        assert_eq!(free.observed, "1 of 2 GPU nodes are free: gpu-a offers nvidia.com/hostdev 3 of 8");
+        // Nothing was withdrawn, but there never was one for each GPU.
+        let half = json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "4"});
+        let report = judged(eight(&half, &half));
+        let finding = of(&report, "P316")[0];
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Warn, "nvidia.com/hostdev 4 for 8 GPUs")
+        );
+        // A GPU that is withdrawn still wants its NIC.
+        let report = judged(eight(&half, &json!({"nvidia.com/gpu": "4", "nvidia.com/hostdev": "4"})));
+        assert_eq!(of(&report, "P316")[0].status, Status::Warn);
+        // One resource for each rail.
+        let rails = |count: &str| {
+            let mut map = json!({"nvidia.com/gpu": "8"});
+            for rail in 0..8 {
+                map[format!("nvidia.com/rdma_rail{rail}")] = json!(if rail == 5 { count } else { "1" });
+            }
+            map
+        };
+        let report = judged(eight(&rails("1"), &rails("1")));
+        assert_eq!(worst(&report, "P316"), Status::Pass);
+        let report = judged(eight(&rails("1"), &rails("0")));
+        let finding = of(&report, "P316")[0];
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Fail, "nvidia.com/rdma_rail5 0 of 1")
+        );
+        // The shared plugin offers places for pods, not devices: one serves a pod with all NICs.
+        let shared = json!({"nvidia.com/gpu": "8", "rdma/ib": "1"});
+        assert_eq!(worst(&judged(eight(&shared, &shared)), "P316"), Status::Pass);
+    }
+
+    #[test]
+    fn several_efa_devices_for_each_gpu() {
+        let efa = Options { target: Target::DeepepEfa, ..options() };
+        let status = |capacity: &str, allocatable: &str| {
+            let with = |count: &str| json!({"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": count});
+            let report = Fake::new(eight(&with(capacity), &with(allocatable))).report(&efa);
+            // The other node has no EFA device at all: the first is looked at.
+            of(&report, "P316").iter().find(|one| one.subject.as_deref() == Some("gpu-a")).unwrap().status
+        };
+        assert_eq!(status("32", "32"), Status::Pass);
+        assert_eq!(status("32", "31"), Status::Fail);
+        assert_eq!(status("8", "8"), Status::Pass);
+        assert_eq!(status("4", "4"), Status::Warn);
     }
 
     #[test]

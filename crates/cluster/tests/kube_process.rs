@@ -79,7 +79,9 @@ fn a_cluster_that_does_not_answer() {
     let error = kube::check(&limited, &Process::new(folder.program())).unwrap_err();
     // kubectl gave no answer: it is not known whether the server or a credential plugin is why, so both are named.
     assert!(matches!(&error, KubeError::Kubectl { .. }), "{error}");
-    for part in ["context `script-context`", "server https://k8s.test:6443", "within 2 s", "credential plugin"] {
+    for part in
+        ["context `script-context`", "server https://k8s.test:6443", "within 2 s", "credential plugin"]
+    {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
     folder.write("version.json.hang", "");

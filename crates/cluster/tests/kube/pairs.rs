@@ -305,6 +305,18 @@ fn kernels() -> Vec<Pair> {
             "2 of 3 devices look like rails: mlx5_1 mlx5_2",
         ),
         pair(
+            "P315",
+            inside(|inside| {
+                inside.devices.push(("mlx5_3".to_owned(), "1: DOWN", "10 Gb/sec (4X SDR)", "InfiniBand"));
+            }),
+            (Warn, "mlx5_3 1: DOWN, and 2 rails for 2 GPUs are up"),
+            // A spare port that is up.
+            inside(|inside| {
+                inside.devices.push(("mlx5_3".to_owned(), "4: ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand"));
+            }),
+            "2 of 4 devices look like rails: mlx5_1 mlx5_2",
+        ),
+        pair(
             "P326",
             inside(|inside| inside.matrix = inside.matrix.replace("NV18", "SYS")),
             (Fail, "1 pairs of GPUs without NVLink, first GPU0 and GPU1"),
@@ -417,6 +429,18 @@ fn offers() -> Vec<Pair> {
                 allocatable["rdma/shared_a"] = json!("63");
             }),
             "rdma/shared_a 63",
+        ),
+        pair(
+            "P316",
+            offered("nvidia.com/hostdev", "1"),
+            (Fail, "nvidia.com/hostdev 1 of 2"),
+            // More than one for each GPU.
+            on(|world| {
+                for part in ["capacity", "allocatable"] {
+                    world.at("nodes", 0)["status"][part]["nvidia.com/hostdev"] = json!("4");
+                }
+            }),
+            "nvidia.com/hostdev 4",
         ),
         // The provider's examples ask for 5120 MiB.
         pair(
