@@ -366,6 +366,102 @@ mod resources {
     }
 
     #[test]
+    fn nodes_that_bring_their_driver_want_no_resource() {
+        let with = |label: &str| {
+            let mut world = World::healthy();
+            let mut new = node("gpu-c");
+            new["metadata"]["labels"]["pool"] = json!("other");
+            new["metadata"]["labels"]["nvidia.com/gpu.deploy.driver"] = json!(label);
+            world.lists.get_mut("nodes").unwrap().push(new);
+            world
+        };
+        let report = judged(with("pre-installed"));
+        assert_eq!(one(&report, "P304").observed, "backed by nvidiadriver h200");
+        assert_eq!(judged(with("true")).checks.verdict, Verdict::Fail);
+        // A product of which all nodes do.
+        let mut world = with("pre-installed");
+        world.at("nodes", 3)["metadata"]["labels"]["nvidia.com/gpu.product"] = json!("NVIDIA-B200");
+        let report = judged(world);
+        let own = of(&report, "P304")
+            .into_iter()
+            .find(|one| one.subject.as_deref() == Some("NVIDIA-B200"))
+            .unwrap();
+        assert_eq!(
+            (own.status, own.observed.as_str()),
+            (Status::NotApplicable, "a driver of their own: gpu-c")
+        );
+        // A resource for all nodes puts no pod on it: it does not back it.
+        let mut world = with("pre-installed");
+        world.at("nvidiadrivers", 0)["spec"]["nodeSelector"] = json!({});
+        assert_eq!(judged(world).resources[0].nodes, 2);
+    }
+
+    /// The labels go while driver pods restart: no failure.
+    #[test]
+    fn nodes_without_labels_that_no_resource_selects_are_a_warning() {
+        let mut world = World::healthy();
+        let mut new = node("gpu-c");
+        new["metadata"]["labels"] = json!({"nvidia.com/gpu.present": "true"});
+        world.lists.get_mut("nodes").unwrap().push(new);
+        let report = judged(world);
+        let finding = of(&report, "P304").into_iter().find(|one| one.status != Status::Pass).unwrap();
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Warn, "no driver resource selects gpu-c, whose product is not labelled")
+        );
+    }
+
+    /// All commands of a report.
+    fn typed(report: &expertrail_cluster::kube::Report) -> String {
+        report.findings().iter().map(steps).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn pods_are_recycled_by_the_label_that_they_carry() {
+        const NEWER: &str = "app.kubernetes.io/component=nvidia-driver";
+        const OLDER: &str = "app=nvidia-driver-daemonset";
+        let mut world = World::healthy();
+        world.at("nvidiadrivers", 0)["spec"]["rdma"]["enabled"] = json!(false);
+        let (both, first) =
+            (world.list("driver-pods"), json!({"items": [world.at("driver-pods", 0).clone()]}));
+        let none = json!({"items": []});
+        let report = |newer: &serde_json::Value, older: &serde_json::Value| {
+            Fake::new(world.clone())
+                .when(&["get", "pods", "-l", NEWER], said(newer.to_string()))
+                .when(&["get", "pods", "-l", OLDER], said(older.to_string()))
+                .report(&options())
+        };
+        let recycle = |report: &expertrail_cluster::kube::Report| {
+            let all = steps(one(report, "P305"));
+            let line = all.lines().find(|line| line.contains("delete pod")).unwrap();
+            line.split("      #").next().unwrap().to_owned()
+        };
+        let delete = "kubectl --context test-context -n nvidia-gpu-operator delete pod -l";
+        assert_eq!(recycle(&report(&both, &none)), format!("{delete} {NEWER}"));
+        assert_eq!(recycle(&report(&both, &both)), format!("{delete} {NEWER}"));
+        let older = report(&none, &both);
+        assert_eq!(recycle(&older), format!("{delete} {OLDER}"));
+        assert!(!typed(&older).contains(NEWER), "{}", typed(&older));
+        // Some carry the one, some the other: no label selects all.
+        assert_eq!(recycle(&report(&first, &both)), format!("{delete} {NEWER}; {delete} {OLDER}"));
+    }
+
+    #[test]
+    fn the_next_check_is_typed_with_the_name_space_of_this_one() {
+        let mut world = World::healthy();
+        world.at("nvidiadrivers", 0)["spec"]["rdma"]["enabled"] = json!(false);
+        let usual = typed(&judged(world.clone()));
+        assert!(usual.contains("expertrail check --kube --for deepep-ibgda "), "{usual}");
+        world.at("daemonsets", 0)["metadata"]["namespace"] = json!("gpu-operator");
+        let other = Options { driver_namespace: "gpu-operator".to_owned(), ..options() };
+        let typed = typed(&Fake::new(world).report(&other));
+        assert!(
+            typed.contains("expertrail check --kube --driver-namespace gpu-operator --for deepep-ibgda "),
+            "{typed}"
+        );
+    }
+
+    #[test]
     fn config_maps() {
         let with = |data: serde_json::Value| {
             let mut world = World::healthy();
@@ -383,7 +479,7 @@ mod resources {
             ),
             (
                 json!({"nvidia.conf": ""}),
-                "NVreg_EnableStreamMemOPs=1 and NVreg_RegistryDwords=\"PeerMappingOverride=1\" are not in nvidia.conf",
+                "NVreg_EnableStreamMemOPs=1 and NVreg_RegistryDwords=\"PeerMappingOverride=1;\" are not in nvidia.conf",
             ),
             (
                 json!({"nvidia.conf": "options nvidia NVreg_EnableStreamMemOPs=1\n"}),
@@ -402,7 +498,7 @@ mod resources {
         let finding = one(&report, "P306");
         assert_eq!((finding.status, finding.observed.as_str()), (Status::Fail, "it does not exist"));
         let typed = steps(finding);
-        assert!(typed.contains("printf '%s\\n' NVreg_EnableStreamMemOPs=1 'NVreg_RegistryDwords=\"PeerMappingOverride=1\"' > nvidia.conf"), "{typed}");
+        assert!(typed.contains("printf '%s\\n' NVreg_EnableStreamMemOPs=1 'NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' > nvidia.conf"), "{typed}");
         assert!(
             typed.contains(
                 "-n nvidia-gpu-operator create configmap nvidia-kernel-params --from-file=nvidia.conf"
@@ -419,7 +515,7 @@ mod resources {
         let report = judged(world);
         let typed = steps(one(&report, "P306"));
         assert!(typed.contains("NVreg_NvLinkDisable=0"), "{typed}");
-        assert!(typed.contains("PeerMappingOverride=1;RMOther=0x2"), "{typed}");
+        assert!(typed.contains("\"PeerMappingOverride=1;RMOther=0x2;\""), "{typed}");
     }
 
     #[test]

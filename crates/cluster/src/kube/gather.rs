@@ -11,7 +11,8 @@ use super::objects::{ConfigMap, DaemonSet, Deployment, DriverResource, Node, Pod
 use super::{KubeError, Options, Step};
 
 /// Labels of driver pods: those that an `NVIDIADriver` makes (and newer releases' `ClusterPolicy`), and those of older ones.
-const DRIVER_LABELS: [&str; 2] = ["app.kubernetes.io/component=nvidia-driver", "app=nvidia-driver-daemonset"];
+pub(super) const DRIVER_LABELS: [&str; 2] =
+    ["app.kubernetes.io/component=nvidia-driver", "app=nvidia-driver-daemonset"];
 
 /// Definitions that are looked for.
 pub(super) const DEFINITIONS: [&str; 4] = [
@@ -179,7 +180,9 @@ fn pods(client: &Client<'_>, namespace: &str) -> Look<Vec<Pod>> {
     let mut all: BTreeMap<String, Pod> = BTreeMap::new();
     for label in DRIVER_LABELS {
         let found = client.list(&["get", "pods", "-n", namespace, "-l", label, "-o", "json"], Pod::read)?;
-        all.extend(found.into_iter().map(|pod| (pod.name.clone(), pod)));
+        for pod in found {
+            all.entry(pod.name.clone()).or_insert(Pod { label: Some(label), ..pod });
+        }
     }
     Ok(all.into_values().collect())
 }

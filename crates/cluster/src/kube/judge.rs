@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Options;
 use super::client::{Client, Refusal, clean, quoted};
-use super::gather::Cluster;
+use super::gather::{Cluster, DRIVER_LABELS};
 use super::objects::{ConfigMap, DriverResource, Node, Pod};
 use crate::causes::{self, CauseEntry};
 use crate::check::Target;
@@ -107,11 +107,15 @@ impl<'a> Judge<'a> {
         refused.into_iter().flatten().find(|refusal| !refusal.absent())
     }
 
-    /// Resources for `node`: by its driver pod's `DaemonSet` where that tells, else by their selectors.
+    /// Resources for `node`: by its driver pod's `DaemonSet` where that tells, else by their selectors. None for one that brings
+    /// its driver: no resource's `DaemonSet` puts a pod there.
     pub(super) fn backing(&self, node: &Node) -> Vec<&'a DriverResource> {
         let pod = self.by_node.get(node.name.as_str());
         if let Some(resource) = pod.and_then(|pod| self.maker(pod)) {
             return vec![resource];
+        }
+        if pod.is_none() && node.brings_driver() {
+            return Vec::new();
         }
         self.resources().into_iter().filter(|resource| resource.selects(node)).collect()
     }
@@ -156,20 +160,18 @@ impl<'a> Judge<'a> {
     pub(super) fn config_steps(&self, name: &str, now: Option<&ConfigMap>) -> Vec<String> {
         let text = now.and_then(|config| config.data.get(CONFIG_KEY)).map_or("", String::as_str);
         let mut lines = Vec::new();
-        let mut dwords = RegistryDwords::default();
+        let mut dwords = String::new();
         for (key, value) in Parameters::read(text).entries {
             match key.as_str() {
                 "NVreg_EnableStreamMemOPs" => {}
-                "NVreg_RegistryDwords" => dwords = RegistryDwords::parse(&value),
+                "NVreg_RegistryDwords" => dwords = value,
                 _ if value.is_empty() => {}
                 _ if value.contains([' ', ';', '=']) => lines.push(format!("{key}=\"{value}\"")),
                 _ => lines.push(format!("{key}={value}")),
             }
         }
-        dwords.0.insert("PeerMappingOverride".to_owned(), "1".to_owned());
-        let entries: Vec<String> = dwords.0.iter().map(|(key, value)| format!("{key}={value}")).collect();
         lines.push("NVreg_EnableStreamMemOPs=1".to_owned());
-        lines.push(format!("NVreg_RegistryDwords=\"{}\"", entries.join(";")));
+        lines.push(format!("NVreg_RegistryDwords=\"{}\"", RegistryDwords::with_peer_mapping(&dwords)));
         let lines: Vec<String> = lines.iter().map(|line| quoted(&clean(line))).collect();
         let (namespace, name) = (quoted(self.namespace()), quoted(name));
         let create = format!(
@@ -207,13 +209,25 @@ impl<'a> Judge<'a> {
         ))
     }
 
+    /// Labels that select all driver pods there are: the newer one where that does, or none were found.
+    fn labels(&self) -> Vec<&'static str> {
+        let carried = |label: &&str| self.pods().iter().any(|pod| pod.label == Some(*label));
+        let found: Vec<&str> = DRIVER_LABELS.into_iter().filter(carried).collect();
+        if found.is_empty() { DRIVER_LABELS.into_iter().take(1).collect() } else { found }
+    }
+
+    /// The first of them.
+    pub(super) fn label(&self) -> &'static str {
+        self.labels().first().copied().unwrap_or_default()
+    }
+
     /// Recycles all driver pods, or those named.
     pub(super) fn recycle(&self, pods: &[&str]) -> String {
         let namespace = quoted(self.namespace());
         if pods.is_empty() {
-            self.client.typed(&format!(
-            "-n {namespace} delete pod -l app.kubernetes.io/component=nvidia-driver      # only while no GPU workload runs on these nodes"
-        ))
+            let delete = |label: &str| self.client.typed(&format!("-n {namespace} delete pod -l {label}"));
+            let all: Vec<String> = self.labels().into_iter().map(delete).collect();
+            format!("{}      # only while no GPU workload runs on these nodes", all.join("; "))
         } else {
             let names: Vec<String> = pods.iter().map(|pod| quoted(pod)).collect();
             self.client.typed(&format!(
@@ -254,7 +268,10 @@ impl<'a> Judge<'a> {
             .map(|name| format!(" --context {}", quoted(name)))
             .unwrap_or_default();
         let file = self.client.kubeconfig();
-        format!("expertrail check --kube{file}{context} --for {target}      # {note}")
+        let usual = Options::default().driver_namespace == self.options.driver_namespace;
+        let namespace =
+            if usual { String::new() } else { format!(" --driver-namespace {}", quoted(self.namespace())) };
+        format!("expertrail check --kube{file}{context}{namespace} --for {target}      # {note}")
     }
 }
 
@@ -326,7 +343,7 @@ impl Parameters {
         let peer = self
             .value("NVreg_RegistryDwords")
             .is_some_and(|value| RegistryDwords::parse(value).number("PeerMappingOverride") == Some(1));
-        [(stream, "NVreg_EnableStreamMemOPs=1"), (peer, "NVreg_RegistryDwords=\"PeerMappingOverride=1\"")]
+        [(stream, "NVreg_EnableStreamMemOPs=1"), (peer, "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"")]
             .into_iter()
             .filter(|(right, _)| !right)
             .map(|(_, key)| key)

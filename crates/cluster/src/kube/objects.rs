@@ -96,6 +96,12 @@ impl Node {
             || self.product().is_some()
     }
 
+    /// Whether it brings a driver of its own: the operator's label says so, and the operator then leaves it alone.
+    pub(super) fn brings_driver(&self) -> bool {
+        let label = self.labels.get("nvidia.com/gpu.deploy.driver").map(String::as_str);
+        matches!(label, Some("pre-installed" | "false"))
+    }
+
     /// The GPU's product, as GPU Feature Discovery labels it.
     pub(super) fn product(&self) -> Option<&str> {
         self.labels.get("nvidia.com/gpu.product").map(String::as_str).filter(|product| !product.is_empty())
@@ -172,6 +178,8 @@ pub(super) struct Pod {
     pub(super) template: Option<String>,
     /// All words of its containers' commands: how a debugger pod of ours is known.
     pub(super) commands: Vec<String>,
+    /// The label by which it was found.
+    pub(super) label: Option<&'static str>,
 }
 
 impl Pod {
@@ -192,6 +200,7 @@ impl Pod {
             daemonset: owner(meta, "DaemonSet"),
             template: text(&meta["labels"]["pod-template-generation"]),
             commands: words.filter_map(text).collect(),
+            label: None,
         })
     }
 

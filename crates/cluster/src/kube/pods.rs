@@ -59,7 +59,7 @@ const PEERMEM: &str = "nvidia-peermem-ctr";
 const GDRCOPY: &str = "nvidia-gdrcopy-ctr";
 
 pub(super) fn check(judge: &Judge<'_>) -> Vec<Finding> {
-    let what = format!("get pods -n {} -l app.kubernetes.io/component=nvidia-driver", judge.namespace());
+    let what = format!("get pods -n {} -l {}", judge.namespace(), judge.label());
     if let Err(refusal) = &judge.cluster.pods {
         return vec![judge.finding("P309", &what).unknown(reason(refusal))];
     }
@@ -190,9 +190,8 @@ fn state(judge: &Judge<'_>, pod: &Pod, finding: Finding) -> Finding {
     }
     let namespace = quoted(judge.namespace());
     if !failing && old.is_some_and(|old| old < STARTING) {
-        let watch = judge
-            .client
-            .typed(&format!("-n {namespace} get pods -l app.kubernetes.io/component=nvidia-driver -w"));
+        let label = pod.label.unwrap_or_else(|| judge.label());
+        let watch = judge.client.typed(&format!("-n {namespace} get pods -l {label} -w"));
         return finding
             .outcome(Status::Warn, &STUCK)
             .remedy("Wait: driver, GDRCopy and peermem take 60 to 90 s.", &[&watch, &judge.again("then")]);
@@ -395,12 +394,10 @@ fn without_pod(judge: &Judge<'_>) -> Vec<Finding> {
     if !judge.operator() {
         return Vec::new();
     }
-    // The operator leaves nodes alone that bring a driver (its label says so).
-    let own = |value: &String| value == "pre-installed" || value == "false";
     nodes
         .iter()
         .filter(|node| judge.pod_on(&node.name).is_none())
-        .filter(|node| !node.labels.get("nvidia.com/gpu.deploy.driver").is_some_and(own))
+        .filter(|node| !node.brings_driver())
         .map(|node| {
             let status = if node.gpus() == 0 { Status::Fail } else { Status::Warn };
             let pods = format!("-n {} get pods -o wide --field-selector spec.nodeName={}", quoted(judge.namespace()), quoted(&node.name));

@@ -121,6 +121,16 @@ fn operators() -> Vec<Pair> {
             selected("h200"),
             "backed by",
         ),
+        pair(
+            "P304",
+            labelled(&json!({"nvidia.com/gpu.present": "true"})),
+            (Warn, "no driver resource selects gpu-c, whose product is not labelled"),
+            // It brings a driver of its own.
+            labelled(
+                &json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.driver": "pre-installed"}),
+            ),
+            "a driver of their own: gpu-c",
+        ),
     ]
 }
 
@@ -129,6 +139,15 @@ fn selected(pool: &'static str) -> Report {
     on(|world| {
         let mut new = node("gpu-c");
         new["metadata"]["labels"]["pool"] = json!(pool);
+        world.lists.get_mut("nodes").unwrap().push(new);
+    })
+}
+
+/// A third node with these labels only, without a driver pod.
+fn labelled(labels: &serde_json::Value) -> Report {
+    on(|world| {
+        let mut new = node("gpu-c");
+        new["metadata"]["labels"] = labels.clone();
         world.lists.get_mut("nodes").unwrap().push(new);
     })
 }
