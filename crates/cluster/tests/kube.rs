@@ -519,6 +519,29 @@ mod resources {
     }
 
     #[test]
+    fn comments_and_parameters_of_modprobe_lines_are_kept() {
+        let mut world = World::healthy();
+        world.configs.get_mut("nvidia-kernel-params").unwrap()["data"]["nvidia.conf"] = json!(
+            "# asked for by ops, don't remove\noptions nvidia NVreg_NvLinkDisable=0 NVreg_RegistryDwords=\"RMX=2\"\noptions nvidia-drm modeset=1\n"
+        );
+        let report = judged(world);
+        let typed = steps(one(&report, "P306"));
+        let line = typed.lines().find(|line| line.starts_with("printf")).unwrap();
+        // What a shell makes of it.
+        let folder = tempfile::tempdir().unwrap();
+        let done = std::process::Command::new("sh").args(["-c", line]).current_dir(folder.path()).status();
+        assert!(done.unwrap().success());
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("nvidia.conf")).unwrap(),
+            "# asked for by ops, don't remove\nNVreg_NvLinkDisable=0\nNVreg_EnableStreamMemOPs=1\nNVreg_RegistryDwords=\"PeerMappingOverride=1;RMX=2;\"\n"
+        );
+        assert!(
+            line.ends_with("# without what is no parameter of nvidia: options nvidia-drm modeset=1"),
+            "{line}"
+        );
+    }
+
+    #[test]
     fn gdrcopy_settings() {
         let with = |key: &str, value: serde_json::Value| {
             let mut world = World::healthy();
@@ -683,6 +706,37 @@ mod pods {
         // Its line says what is known.
         assert!(report.nodes[0].to_string().ends_with(" ready=false/false/false params=?/2 modules=?/2"));
         assert_eq!(worst(&report, "P312"), Status::Unknown);
+    }
+
+    #[test]
+    fn the_driver_managers_environment_is_kept() {
+        let durable = |env: serde_json::Value| {
+            let mut world = blocked(DRAIN, &[]);
+            world.at("nvidiadrivers", 0)["spec"]["manager"] = json!({"env": env});
+            let report = judged(world);
+            let finding =
+                of(&report, "P309").into_iter().find(|finding| finding.status == Status::Fail).unwrap();
+            assert!(!serde_json::to_string(&report).unwrap().contains("hunter2"));
+            finding.remedies.last().unwrap().steps[0].clone()
+        };
+        let typed = durable(json!([
+            {"name": "DRAIN_TIMEOUT_SECONDS", "value": "0s"},
+            {"name": "DRAIN_USE_FORCE", "value": "false"},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]));
+        let patch: serde_json::Value = serde_json::from_str(typed.split('\'').nth(1).unwrap()).unwrap();
+        assert_eq!(
+            patch,
+            json!({"spec": {"manager": {"env": [
+                {"name": "DRAIN_TIMEOUT_SECONDS", "value": "0s"},
+                {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                {"name": "ENABLE_GPU_POD_EVICTION", "value": "true"},
+                {"name": "DRAIN_USE_FORCE", "value": "true"},
+                {"name": "DRAIN_DELETE_EMPTYDIR_DATA", "value": "true"}]}}})
+        );
+        // A password is not printed, and a patch without it would take it away: then the person edits.
+        let typed = durable(json!([{"name": "HTTPS_PROXY", "value": "http://me:hunter2@proxy:3128"}]));
+        assert!(typed.starts_with("kubectl --context test-context edit nvidiadriver h200 "), "{typed}");
+        assert!(typed.contains("spec.manager.env: add ENABLE_GPU_POD_EVICTION, "), "{typed}");
     }
 
     #[test]

@@ -156,29 +156,31 @@ impl<'a> Judge<'a> {
         self.resources().into_iter().filter(used).collect()
     }
 
-    /// The text of the `ConfigMap` that both keys need: what is in it now stays.
+    /// The text of the `ConfigMap` that both keys need: what is in it now stays, as far as the driver container can use it.
     pub(super) fn config_steps(&self, name: &str, now: Option<&ConfigMap>) -> Vec<String> {
         let text = now.and_then(|config| config.data.get(CONFIG_KEY)).map_or("", String::as_str);
-        let mut lines = Vec::new();
-        let mut dwords = String::new();
-        for (key, value) in Parameters::read(text).entries {
-            match key.as_str() {
-                "NVreg_EnableStreamMemOPs" => {}
-                "NVreg_RegistryDwords" => dwords = value,
-                _ if value.is_empty() => {}
-                _ if value.contains([' ', ';', '=']) => lines.push(format!("{key}=\"{value}\"")),
-                _ => lines.push(format!("{key}={value}")),
-            }
-        }
+        let (mut lines, left) = kept(text);
+        let dwords = lines.iter().rev().find_map(|line| match line {
+            Line::Parameter(key, value) if key == "NVreg_RegistryDwords" => Some(value.clone()),
+            _ => None,
+        });
+        let ours = ["NVreg_EnableStreamMemOPs", "NVreg_RegistryDwords"];
+        lines.retain(|line| !matches!(line, Line::Parameter(key, _) if ours.contains(&key.as_str())));
+        let mut lines: Vec<String> = lines.iter().map(Line::text).collect();
         lines.push("NVreg_EnableStreamMemOPs=1".to_owned());
-        lines.push(format!("NVreg_RegistryDwords=\"{}\"", RegistryDwords::with_peer_mapping(&dwords)));
-        let lines: Vec<String> = lines.iter().map(|line| quoted(&clean(line))).collect();
+        let dwords = RegistryDwords::with_peer_mapping(&dwords.unwrap_or_default());
+        lines.push(format!("NVreg_RegistryDwords=\"{dwords}\""));
+        let lines: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
+        let note = match left.as_slice() {
+            [] => String::new(),
+            left => format!("      # without what is no parameter of nvidia: {}", some(left)),
+        };
         let (namespace, name) = (quoted(self.namespace()), quoted(name));
         let create = format!(
             "-n {namespace} create configmap {name} --from-file={CONFIG_KEY} --dry-run=client -o yaml"
         );
         vec![
-            format!("printf '%s\\n' {} > {CONFIG_KEY}", lines.join(" ")),
+            format!("printf '%s\\n' {} > {CONFIG_KEY}{note}", lines.join(" ")),
             format!("{} | {}", self.client.typed(&create), self.client.typed("apply -f -")),
         ]
     }
@@ -297,6 +299,47 @@ pub(super) fn old_gdrcopy(version: &str) -> Option<bool> {
     Some((numbers.next()??, numbers.next()??) < (2, 5))
 }
 
+/// A line of a driver configuration that is written again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Line {
+    Comment(String),
+    Parameter(String, String),
+}
+
+impl Line {
+    fn text(&self) -> String {
+        match self {
+            Self::Comment(text) => clean(text),
+            // Whole, however long: a value that is cut is another value.
+            Self::Parameter(key, value) if value.contains([' ', ';', '=']) => format!("{key}=\"{value}\""),
+            Self::Parameter(key, value) => format!("{key}={value}"),
+        }
+    }
+}
+
+/// What of a driver configuration stays: comments, parameters, and those of lines `options nvidia`, as parameters; and what does
+/// not.
+fn kept(text: &str) -> (Vec<Line>, Vec<String>) {
+    let (mut lines, mut left) = (Vec::new(), Vec::new());
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with('#') {
+            lines.push(Line::Comment(line.to_owned()));
+            continue;
+        }
+        let mut found = Parameters::read(line).entries;
+        if found.is_empty() {
+            let options = crate::collect::modprobe(line, CONFIG_KEY).into_iter();
+            found.extend(options.filter(|one| one.module == "nvidia").map(|one| (one.key, one.value)));
+        }
+        found.retain(|(_, value)| !value.is_empty());
+        if found.is_empty() {
+            left.push(clean(line));
+        }
+        lines.extend(found.into_iter().map(|(key, value)| Line::Parameter(key, value)));
+    }
+    (lines, left)
+}
+
 /// The lines of a driver configuration: parameters, and lines that do not belong there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parameters {
@@ -369,6 +412,27 @@ mod tests {
         let modprobe = Parameters::read("options nvidia NVreg_EnableStreamMemOPs=1\n");
         assert_eq!(modprobe.prefixed.len(), 1);
         assert_eq!(modprobe.wrong().len(), 2);
+    }
+
+    #[test]
+    fn lines_that_stay() {
+        let text = "# site, 2025\noptions nvidia NVreg_NvLinkDisable=0 NVreg_RegistryDwords=\"RMX=2;RMY=3\"\n\n\
+                    NVreg_OpenRmEnableUnsupportedGpus=1\noptions nvidia-drm modeset=1\nblacklist nouveau\n";
+        let (lines, left) = kept(text);
+        let lines: Vec<String> = lines.iter().map(Line::text).collect();
+        assert_eq!(
+            lines,
+            [
+                "# site, 2025",
+                "NVreg_NvLinkDisable=0",
+                "NVreg_RegistryDwords=\"RMX=2;RMY=3\"",
+                "NVreg_OpenRmEnableUnsupportedGpus=1"
+            ]
+        );
+        assert_eq!(left, ["options nvidia-drm modeset=1", "blacklist nouveau"]);
+        // A long value is not cut.
+        let long = format!("NVreg_RegistryDwords=\"{}\"", "RMX=1;".repeat(200));
+        assert_eq!(kept(&long).0.iter().map(Line::text).collect::<Vec<_>>(), [long]);
     }
 
     #[test]

@@ -310,6 +310,8 @@ pub(super) struct DriverResource {
     pub(super) selector: BTreeMap<String, String>,
     /// When its `spec` was last changed.
     pub(super) changed: Option<u64>,
+    /// The driver manager's environment.
+    pub(super) env: Vec<Value>,
     /// Of a `ClusterPolicy`: it installs drivers.
     pub(super) installs: bool,
     /// Of a `ClusterPolicy`: it leaves drivers to `NVIDIADriver` resources.
@@ -328,6 +330,7 @@ impl DriverResource {
             config: text(&spec["kernelModuleConfig"]["name"]).filter(|name| !name.is_empty()),
             selector: strings(&spec["nodeSelector"]),
             changed: changed(&value["metadata"]),
+            env: items(&spec["manager"]["env"]).to_vec(),
             installs: true,
             ..Self::default()
         })
@@ -344,6 +347,7 @@ impl DriverResource {
             gdrcopy: gdrcopy(&value["spec"]["gdrcopy"]),
             config: text(&driver["kernelModuleConfig"]["name"]).filter(|name| !name.is_empty()),
             changed: changed(&value["metadata"]),
+            env: items(&driver["manager"]["env"]).to_vec(),
             installs: driver["enabled"] != Value::Bool(false),
             delegates: driver["useNvidiaDriverCRD"] == Value::Bool(true),
             ..Self::default()

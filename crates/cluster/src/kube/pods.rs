@@ -1,6 +1,6 @@
 //! Driver pods: whether the patch took, and why one does not come up.
 
-use super::client::{clean, quoted};
+use super::client::{clean, quoted, without_credentials};
 use super::judge::{Judge, reason, some};
 use super::objects::{Container, DriverResource, GPU, Pod, Usage};
 use super::values::age;
@@ -53,6 +53,9 @@ pub(super) const CAUSES: &[CauseEntry] =
 
 /// A pod younger than this may still be on its way: the guide waits 60 to 90 s for all three containers.
 const STARTING: u64 = 120;
+
+/// What the switches of the driver manager do.
+const DURABLE: &str = "For good, where such pods are scheduled onto GPU nodes again and again: let the driver manager evict them. Their scratch data is lost.";
 
 /// Containers that load the modules.
 const PEERMEM: &str = "nvidia-peermem-ctr";
@@ -287,21 +290,39 @@ fn move_pods(judge: &Judge<'_>, node: &str, names: &[String]) -> Remedy {
 fn durable(judge: &Judge<'_>, pod: &Pod) -> Option<Remedy> {
     let resource = judge.resource_of(pod)?;
     let switches = ["ENABLE_GPU_POD_EVICTION", "DRAIN_USE_FORCE", "DRAIN_DELETE_EMPTYDIR_DATA"];
-    let env: Vec<serde_json::Value> =
-        switches.into_iter().map(|name| serde_json::json!({"name": name, "value": "true"})).collect();
+    // A merge patch replaces the whole list: what it has stays in it.
+    let mut env: Vec<serde_json::Value> = resource
+        .env
+        .iter()
+        .filter(|one| !switches.iter().any(|name| one["name"] == *name))
+        .cloned()
+        .collect();
+    let secret =
+        env.iter().any(|one| one["value"].as_str().is_some_and(|value| without_credentials(value) != value));
+    env.extend(switches.into_iter().map(|name| serde_json::json!({"name": name, "value": "true"})));
     let manager = serde_json::json!({"manager": {"env": env}});
     let (kind, spec) = if resource.policy {
         ("clusterpolicy", serde_json::json!({"spec": {"driver": manager}}))
     } else {
         ("nvidiadriver", serde_json::json!({"spec": manager}))
     };
+    if secret {
+        // A proxy's password, say, is not for a report, and without it the patch would break what uses it.
+        let path = if resource.policy { "spec.driver.manager.env" } else { "spec.manager.env" };
+        let edit = format!(
+            "edit {kind} {}      # {path}: add {}, each with value \"true\"",
+            quoted(&resource.name),
+            switches.join(", ")
+        );
+        return Some(Remedy {
+            manager: None,
+            text: DURABLE.to_owned(),
+            steps: vec![judge.client.typed(&edit)],
+        });
+    }
     let patch =
         format!("patch {kind} {} --type=merge -p {}", quoted(&resource.name), quoted(&spec.to_string()));
-    Some(Remedy {
-        manager: None,
-        text: "For good, where such pods are scheduled onto GPU nodes again and again: let the driver manager evict them. Their scratch data is lost.".to_owned(),
-        steps: vec![judge.client.typed(&patch)],
-    })
+    Some(Remedy { manager: None, text: DURABLE.to_owned(), steps: vec![judge.client.typed(&patch)] })
 }
 
 /// Pods that a drain's error names: `cannot delete Pods with local storage (use ...): a/b, c/d`.
