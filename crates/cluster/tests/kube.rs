@@ -799,7 +799,7 @@ mod pods {
             "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument\nfailed to load nvidia-peermem module\n",
             none,
         );
-        let finding = one(&report, "P314");
+        let finding = of(&report, "P314")[0];
         assert_eq!(
             (finding.status, finding.cause.as_deref()),
             (Status::Fail, Some("peermem-mofed-symbol-mismatch"))
@@ -808,10 +808,14 @@ mod pods {
             "failed to load nvidia-peermem module\n",
             "nvidia_peermem 1 0 - Live 0x0\ngdrdrv 1 0 - Live 0x0\n",
         );
-        assert_eq!(one(&report, "P314").cause.as_deref(), Some("peermem-sidecar-still-loaded"));
+        assert_eq!(of(&report, "P314")[0].cause.as_deref(), Some("peermem-sidecar-still-loaded"));
         let report = failing("waiting for mellanox ofed\n", none);
-        assert_eq!(one(&report, "P314").cause.as_deref(), Some("kube-module-loader-failing"));
-        assert!(of(&judged(World::healthy()), "P314").is_empty());
+        assert_eq!(of(&report, "P314")[0].cause.as_deref(), Some("kube-module-loader-failing"));
+        // The other node's are right, and so are all of a healthy cluster.
+        let right = (Status::Pass, "nvidia-peermem-ctr and nvidia-gdrcopy-ctr ready");
+        assert_eq!((of(&report, "P314")[1].status, of(&report, "P314")[1].observed.as_str()), right);
+        let report = judged(World::healthy());
+        assert_eq!((one(&report, "P314").status, one(&report, "P314").observed.as_str()), right);
     }
 
     #[test]
@@ -824,7 +828,12 @@ mod pods {
             (Status::Warn, Some("gpu-c"))
         );
         world.at("nodes", 3)["metadata"]["labels"]["nvidia.com/gpu.deploy.driver"] = json!("pre-installed");
-        assert!(of(&judged(world.clone()), "P311").is_empty());
+        let report = judged(world.clone());
+        assert_eq!(
+            (one(&report, "P311").status, one(&report, "P311").observed.as_str()),
+            (Status::Pass, "one on each of 2 GPU nodes; a driver of their own: gpu-c")
+        );
+        assert_eq!(one(&judged(World::healthy()), "P311").observed, "one on each of 2 GPU nodes");
         world.at("nodes", 3)["metadata"]["labels"]["nvidia.com/gpu.deploy.driver"] = json!("true");
         world.at("nodes", 3)["status"]["allocatable"]["nvidia.com/gpu"] = json!("0");
         assert_eq!(one(&judged(world), "P311").status, Status::Fail);
@@ -1176,6 +1185,10 @@ mod host {
             "NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/h200-141gb-sxm-ib-cloud-hypervisor.xml"
         );
         assert_eq!(fake.left(), 1, "the pod of somebody else stays");
+        assert_eq!(
+            (one(&report, "P325").status, one(&report, "P325").observed.as_str()),
+            (Status::Pass, "no pod of ours is left")
+        );
         let lines = fake.lines();
         let created: Vec<&String> = lines.iter().filter(|line| line.contains(" debug node/")).collect();
         assert_eq!(created.len(), 2);
@@ -1185,6 +1198,30 @@ mod host {
             "{created:?}"
         );
         assert!(!lines.iter().any(|line| line.contains("zzzzz")));
+    }
+
+    #[test]
+    fn nodes_of_another_provider_have_no_such_file() {
+        let mut world = World::healthy();
+        for place in 0..2 {
+            world.at("nodes", place)["spec"]["providerID"] = json!("aws:///us-east-2a/i-0123");
+        }
+        world.host.clear();
+        let fake = Fake::new(world.clone());
+        let report = fake.report(&probing());
+        let finding = one(&report, "P324");
+        assert_eq!(finding.status, Status::NotApplicable);
+        assert!(
+            finding.observed.contains("--profile crusoe-h200") && finding.observed.contains("/etc/crusoe/"),
+            "{}",
+            finding.observed
+        );
+        assert!(!fake.lines().iter().any(|line| line.contains(" debug ")), "no pod is made for that");
+        assert!(of(&report, "P325").is_empty());
+        // Who names the profile wants it looked for.
+        let profile = expertrail_cluster::profile::get("crusoe-h200").ok();
+        let report = Fake::new(world).report(&Options { profile, ..probing() });
+        assert_eq!(worst(&report, "P324"), Status::Warn);
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("P324", "NCCL topology file on the host"),
     ("P325", "node debug pod deleted"),
     ("P326", "topology matrix"),
-    ("P327", "taints"),
+    ("P327", "taints (for the job's tolerations)"),
     ("P328", "nodes of one kind are alike"),
     ("P329", "GPUs offered to pods"),
 ];

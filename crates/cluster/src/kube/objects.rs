@@ -48,6 +48,8 @@ pub(super) struct Node {
     /// The condition `Ready`; none where it has none.
     pub(super) ready: Option<bool>,
     pub(super) cordoned: bool,
+    /// `crusoe://<id>`, `aws:///<zone>/<id>`: what the provider's controller says of it.
+    pub(super) provider: Option<String>,
     /// `key=value:Effect`.
     pub(super) taints: Vec<String>,
     pub(super) capacity: BTreeMap<String, u64>,
@@ -62,6 +64,7 @@ impl Node {
         let mut node = Self {
             name: text(&value["metadata"]["name"])?,
             labels: strings(&value["metadata"]["labels"]),
+            provider: text(&spec["providerID"]),
             cordoned: spec["unschedulable"] == Value::Bool(true),
             capacity: quantities(&status["capacity"]),
             allocatable: quantities(&status["allocatable"]),
@@ -94,6 +97,15 @@ impl Node {
             || self.capacity.get(GPU).is_some_and(|gpus| *gpus > 0)
             || self.labels.get("nvidia.com/gpu.present").is_some_and(|value| value == "true")
             || self.product().is_some()
+    }
+
+    /// Whether its provider is `name`: by its provider id, or by a label of that provider (`crusoe.ai/...`).
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        let scheme = self.provider.as_deref().and_then(|id| id.split_once("://")).map(|(scheme, _)| scheme);
+        let domain = |label: &String| {
+            label.split_once('/').is_some_and(|(domain, _)| domain.split('.').any(|part| part == name))
+        };
+        scheme == Some(name) || self.labels.keys().any(domain)
     }
 
     /// Whether it brings a driver of its own: the operator's label says so, and the operator then leaves it alone.

@@ -2,10 +2,11 @@
 
 use super::client::{clean, quoted, without_credentials};
 use super::judge::{Judge, reason, some};
-use super::objects::{Container, DriverResource, GPU, Pod, Usage};
+use super::objects::{Container, DriverResource, GPU, Node, Pod, Usage};
 use super::values::age;
 use crate::causes::CauseEntry;
 use crate::finding::{Finding, Remedy, Status};
+use crate::render;
 
 const RECYCLED: CauseEntry = CauseEntry {
     id: "kube-driver-pod-old",
@@ -77,7 +78,7 @@ pub(super) fn check(judge: &Judge<'_>) -> Vec<Finding> {
         if lacks.is_empty() {
             all.push(recycled(judge, pod, find("P310")));
         }
-        all.extend(pod.containers.iter().filter_map(|one| loader(judge, pod, one, find("P314"))));
+        all.extend(loaders(judge, pod, &|| find("P314")));
     }
     all.extend(without_pod(judge));
     all
@@ -360,6 +361,21 @@ fn unload(judge: &Judge<'_>, pod: &Pod, observed: &str, finding: &Finding) -> Op
     })
 }
 
+/// What the module loaders of a pod say. Nothing while they are on their way: P309 tells that.
+fn loaders(judge: &Judge<'_>, pod: &Pod, find: &dyn Fn() -> Finding) -> Vec<Finding> {
+    let all: Vec<&Container> =
+        pod.containers.iter().filter(|one| [PEERMEM, GDRCOPY].contains(&one.name.as_str())).collect();
+    let troubled: Vec<Finding> = all.iter().filter_map(|one| loader(judge, pod, one, find())).collect();
+    if !troubled.is_empty() {
+        return troubled;
+    }
+    if !all.is_empty() && all.iter().all(|one| one.ready) {
+        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+        return vec![find().saw(format!("{} ready", names.join(" and ")), "")];
+    }
+    Vec::new()
+}
+
 /// A module loader that is not ready.
 fn loader(judge: &Judge<'_>, pod: &Pod, container: &Container, finding: Finding) -> Option<Finding> {
     let module = match container.name.as_str() {
@@ -415,10 +431,26 @@ fn without_pod(judge: &Judge<'_>) -> Vec<Finding> {
     if !judge.operator() {
         return Vec::new();
     }
-    nodes
+    let alone = nodes.iter().copied().filter(|node| judge.pod_on(&node.name).is_none());
+    let (own, lacking): (Vec<&Node>, Vec<&Node>) = alone.partition(|node| node.brings_driver());
+    if lacking.is_empty() && !nodes.is_empty() {
+        let finding = judge.finding("P311", "get pods, nodes");
+        let own: Vec<String> = own.iter().map(|node| clean(&node.name)).collect();
+        return vec![match (nodes.len() - own.len(), own.is_empty()) {
+            (0, _) => finding.not_applicable(format!("a driver of their own: {}", some(&own))),
+            (all, true) => finding.saw(format!("one on each of {}", render::count(all, "GPU node")), ""),
+            (all, false) => finding.saw(
+                format!(
+                    "one on each of {}; a driver of their own: {}",
+                    render::count(all, "GPU node"),
+                    some(&own)
+                ),
+                "",
+            ),
+        }];
+    }
+    lacking
         .iter()
-        .filter(|node| judge.pod_on(&node.name).is_none())
-        .filter(|node| !node.brings_driver())
         .map(|node| {
             let status = if node.gpus() == 0 { Status::Fail } else { Status::Warn };
             let pods = format!("-n {} get pods -o wide --field-selector spec.nodeName={}", quoted(judge.namespace()), quoted(&node.name));

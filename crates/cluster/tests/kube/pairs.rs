@@ -280,14 +280,15 @@ fn pods() -> Vec<Pair> {
             (Warn, "no driver pod; 2 GPUs allocatable"),
             // It brings a driver of its own.
             unserved("pre-installed"),
-            None,
+            "one on each of 2 GPU nodes; a driver of their own: gpu-c",
         ),
         pair(
             "P314",
             peermem(&failing),
             (Fail, "nvidia-peermem-ctr CrashLoopBackOff"),
+            // Nothing is said of it; the other node's are ready.
             peermem(&starting),
-            None,
+            "nvidia-peermem-ctr and nvidia-gdrcopy-ctr ready",
         ),
     ]
 }
@@ -538,7 +539,7 @@ fn hosts() -> Vec<Pair> {
             (Warn, "node-debugger-gpu-a-"),
             // Somebody else was faster.
             deletion("Error from server (NotFound): pods \"node-debugger-gpu-a-0\" not found\n"),
-            None,
+            "no pod of ours is left",
         ),
     ]
 }
