@@ -45,6 +45,42 @@ fn the_line_of_step_four_is_the_guides() {
 }
 
 #[test]
+fn what_a_target_does_not_demand_is_said() {
+    let note = |target: Target, change: fn(&mut Inside)| {
+        let mut world = World::healthy();
+        change(world.inside.get_mut("driver-b").unwrap());
+        let text = Fake::new(world).report(&Options { target, ..options() }).text(false);
+        text.lines().find(|line| line.contains("not demanded")).map(str::to_owned)
+    };
+    let keys = |inside: &mut Inside| inside.params = Some("EnableStreamMemOPs: 0\n".to_owned());
+    let modules = |inside: &mut Inside| inside.modules = Some("gdrdrv 1 0 - Live 0x0\n".to_owned());
+    let said = "driver keys and modules are not demanded by expertrail: --for deepep-ibgda judges them";
+    assert_eq!(note(Target::Expertrail, keys).as_deref(), Some(said));
+    assert_eq!(
+        note(Target::Nccl, modules).as_deref(),
+        Some("driver keys and modules are not demanded by nccl: --for deepep-ibgda judges them")
+    );
+    assert_eq!(note(Target::DeepepIbgda, keys), None);
+    assert_eq!(note(Target::Expertrail, |_| {}), None);
+    assert_eq!(note(Target::Expertrail, |inside| inside.params = None), None);
+}
+
+#[test]
+fn the_text_is_plain() {
+    let mut world = World::healthy();
+    world.lists.get_mut("nodes").unwrap().remove(1);
+    world.lists.get_mut("driver-pods").unwrap().remove(1);
+    let text = judged(world).text(true);
+    assert!(text.contains("(1 GPU node)\n"), "{text}");
+    for line in text.lines() {
+        assert_eq!(line.trim_end(), line, "blanks at the end");
+        assert!(!line.contains(" of them"), "{line}");
+    }
+    let text = judged(World::healthy()).text(true);
+    assert!(text.contains("PASS    P308 gpu-a (driver-a), gpu-b (driver-b): "), "{text}");
+}
+
+#[test]
 fn nothing_is_changed_and_every_call_names_its_context() {
     let fake = Fake::new(World::healthy());
     fake.report(&options());
@@ -932,7 +968,7 @@ mod state {
     fn gpus_without_nvlink() {
         let report = with(|inside| inside.matrix = inside.matrix.replace("NV18", "SYS"));
         let finding = of(&report, "P326").into_iter().find(|finding| finding.status == Status::Fail).unwrap();
-        assert_eq!(finding.observed, "1 pairs of GPUs without NVLink, first GPU0 and GPU1");
+        assert_eq!(finding.observed, "no NVLink between GPU0 and GPU1");
         let report = with(|inside| {
             inside.matrix = "Failed to initialize NVML: Driver/library version mismatch\n".to_owned();
         });
@@ -1413,7 +1449,7 @@ mod large {
         let finding = one(&report, "P312");
         assert_eq!(finding.status, Status::Fail);
         assert!(
-            finding.subject.as_deref().unwrap().starts_with("1000 of them: gpu-0002, gpu-0003, "),
+            finding.subject.as_deref() == Some("gpu-0002, gpu-0003, gpu-0004, gpu-0005 and 996 more"),
             "{:?}",
             finding.subject
         );

@@ -9,6 +9,7 @@ use super::inside::{self, Inside};
 use super::matrix::Matrix;
 use super::objects::{ConfigMap, DaemonSet, Deployment, DriverResource, Node, Pod, USAGE_TEMPLATE, Usage};
 use super::{KubeError, Options, Step};
+use crate::render;
 
 /// Labels of driver pods: those that an `NVIDIADriver` makes (and newer releases' `ClusterPolicy`), and those of older ones.
 pub(super) const DRIVER_LABELS: [&str; 2] =
@@ -195,7 +196,7 @@ fn exec(client: &Client<'_>, namespace: &str, cluster: &mut Cluster, step: Step<
             && pod.containers.iter().any(|one| one.name == super::objects::DRIVER_CONTAINER && one.runs())
     };
     let running: Vec<&Pod> = pods.iter().filter(runs).collect();
-    step(&format!("reading driver state in {} driver pods", running.len()));
+    step(&format!("reading driver state in {}", render::count(running.len(), "driver pod")));
     let inside = client.each(&running, |pod| inside::look(client, namespace, pod));
     cluster.inside = running.iter().map(|pod| pod.name.clone()).zip(inside).collect();
     let troubled: Vec<(&Pod, String)> = pods.iter().flat_map(troubled).take(LOGS).collect();
@@ -203,7 +204,7 @@ fn exec(client: &Client<'_>, namespace: &str, cluster: &mut Cluster, step: Step<
     for ((pod, container), log) in troubled.into_iter().zip(logs) {
         cluster.logs.entry(pod.name.clone()).or_default().push((container, log));
     }
-    step(&format!("reading topology in {} driver pods", running.len()));
+    step(&format!("reading topology in {}", render::count(running.len(), "driver pod")));
     let matrices = client.each(&running, |pod| inside::matrix(client, namespace, pod));
     cluster.matrices = running.iter().map(|pod| pod.name.clone()).zip(matrices).collect();
 }

@@ -13,6 +13,7 @@ use super::{ProbeHost, Step};
 use crate::causes::CauseEntry;
 use crate::finding::{Finding, Status};
 use crate::profile::{self, Profile};
+use crate::render;
 
 const NO_FILE: CauseEntry = CauseEntry {
     id: "kube-nccl-topo-file-missing",
@@ -72,8 +73,8 @@ pub(super) fn check(judge: &Judge<'_>, step: Step<'_>) -> Vec<Finding> {
         }
     }
     step(&format!(
-        "looking for topology files on {} nodes (debug pods, deleted afterwards)",
-        questions.len()
+        "looking for topology files on {} (debug pods, deleted afterwards)",
+        render::count(questions.len(), "node")
     ));
     let stamp = stamp();
     let answers = judge.client.each(&questions, |question| {

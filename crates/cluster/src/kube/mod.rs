@@ -111,7 +111,7 @@ pub struct Options {
     pub target: Target,
     /// Look for the topology file on the hosts.
     pub probe_host: ProbeHost,
-    /// Profile that names the topology file; none: by the product of each node.
+    /// Profile that names the topology file; none: by provider and product of each node.
     pub profile: Option<Profile>,
     /// Time for everything.
     pub deadline: Duration,
@@ -303,7 +303,7 @@ fn join(group: Vec<Finding>) -> Vec<Finding> {
     let mut all = group.into_iter();
     let Some(mut first) = all.next() else { return Vec::new() };
     if !subjects.is_empty() {
-        first.subject = Some(format!("{} of them: {}", subjects.len(), judge::some(&subjects)));
+        first.subject = Some(judge::some(&subjects));
     }
     first.evidence = evidence;
     first.evidence.dedup();

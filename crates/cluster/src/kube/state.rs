@@ -233,8 +233,10 @@ fn matrix(judge: &Judge<'_>, pod: &Pod, finding: Finding) -> Option<Finding> {
                 Target::DeepepIbgda | Target::DeepepEfa => Status::Fail,
                 Target::Expertrail | Target::Nccl => Status::Warn,
             };
-            let observed =
-                format!("{} pairs of GPUs without NVLink, first {} and {}", pairs.len(), clean(a), clean(b));
+            let observed = match pairs.len() {
+                1 => format!("no NVLink between {} and {}", clean(a), clean(b)),
+                all => format!("{all} pairs of GPUs without NVLink, first {} and {}", clean(a), clean(b)),
+            };
             Some(finding.outcome(status, &NO_NVLINK).saw(observed, "NV# between all GPUs of a node").remedy(
                 "See the NVLinks and the fabric manager of this node: expertrail check on the node, or nvidia-smi nvlink -s in its driver pod.",
                 &[],

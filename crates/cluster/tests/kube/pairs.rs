@@ -339,7 +339,7 @@ fn kernels() -> Vec<Pair> {
         pair(
             "P326",
             inside(|inside| inside.matrix = inside.matrix.replace("NV18", "SYS")),
-            (Fail, "1 pairs of GPUs without NVLink, first GPU0 and GPU1"),
+            (Fail, "no NVLink between GPU0 and GPU1"),
             // Fewer links than its siblings have, but links.
             inside(|inside| inside.matrix = inside.matrix.replace("NV18", "NV1")),
             "2 GPUs, joined by NVLink",
