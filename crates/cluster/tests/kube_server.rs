@@ -14,7 +14,7 @@ use expertrail_cluster::finding::Status;
 use expertrail_cluster::kube::{self, KubeError, Options, ProbeHost, Process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use world::{NAMESPACE, World, of, one, options, worst};
+use world::{NAMESPACE, World, one, options, worst};
 
 /// What the server has and was asked.
 struct Server {

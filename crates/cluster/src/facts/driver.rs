@@ -90,7 +90,8 @@ impl RegistryDwords {
     pub(crate) fn with_peer_mapping(text: &str) -> String {
         let mut entries = Self::parse(text).0;
         entries.insert("PeerMappingOverride".to_owned(), "1".to_owned());
-        entries.into_iter().map(|(key, value)| format!("{key}={value};")).collect()
+        let entries: Vec<String> = entries.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        entries.join(";") + ";"
     }
 
     /// The number that `key` has, decimal or hexadecimal.

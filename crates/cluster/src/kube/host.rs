@@ -68,7 +68,8 @@ pub(super) fn check(judge: &Judge<'_>, step: Step<'_>) -> Vec<Finding> {
         match file(judge.options.profile.as_ref(), node) {
             Ok(file) => questions.push(Question { node, file }),
             Err(why) => {
-                findings.push(judge.finding("P324", "get nodes").about(clean(&node.name)).not_applicable(why))
+                findings
+                    .push(judge.finding("P324", "get nodes").about(clean(&node.name)).not_applicable(why));
             }
         }
     }
