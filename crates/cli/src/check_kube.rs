@@ -81,7 +81,7 @@ impl KubeArgs {
     }
 }
 
-/// The profile that is named. `auto` leaves the choice to each node's product; `none` is one that names no file.
+/// The profile that is named. `auto` leaves the choice to each node's provider and product; `none` is one that names no file.
 fn named(name: &str) -> Result<Option<Profile>, Stop> {
     match name {
         "auto" => Ok(None),

@@ -45,6 +45,42 @@ fn the_line_of_step_four_is_the_guides() {
 }
 
 #[test]
+fn what_a_target_does_not_demand_is_said() {
+    let note = |target: Target, change: fn(&mut Inside)| {
+        let mut world = World::healthy();
+        change(world.inside.get_mut("driver-b").unwrap());
+        let text = Fake::new(world).report(&Options { target, ..options() }).text(false);
+        text.lines().find(|line| line.contains("not demanded")).map(str::to_owned)
+    };
+    let keys = |inside: &mut Inside| inside.params = Some("EnableStreamMemOPs: 0\n".to_owned());
+    let modules = |inside: &mut Inside| inside.modules = Some("gdrdrv 1 0 - Live 0x0\n".to_owned());
+    let said = "driver keys and modules are not demanded by expertrail: --for deepep-ibgda judges them";
+    assert_eq!(note(Target::Expertrail, keys).as_deref(), Some(said));
+    assert_eq!(
+        note(Target::Nccl, modules).as_deref(),
+        Some("driver keys and modules are not demanded by nccl: --for deepep-ibgda judges them")
+    );
+    assert_eq!(note(Target::DeepepIbgda, keys), None);
+    assert_eq!(note(Target::Expertrail, |_| {}), None);
+    assert_eq!(note(Target::Expertrail, |inside| inside.params = None), None);
+}
+
+#[test]
+fn the_text_is_plain() {
+    let mut world = World::healthy();
+    world.lists.get_mut("nodes").unwrap().remove(1);
+    world.lists.get_mut("driver-pods").unwrap().remove(1);
+    let text = judged(world).text(true);
+    assert!(text.contains("(1 GPU node)\n"), "{text}");
+    for line in text.lines() {
+        assert_eq!(line.trim_end(), line, "blanks at the end");
+        assert!(!line.contains(" of them"), "{line}");
+    }
+    let text = judged(World::healthy()).text(true);
+    assert!(text.contains("PASS    P308 gpu-a (driver-a), gpu-b (driver-b): "), "{text}");
+}
+
+#[test]
 fn nothing_is_changed_and_every_call_names_its_context() {
     let fake = Fake::new(World::healthy());
     fake.report(&options());
@@ -366,6 +402,102 @@ mod resources {
     }
 
     #[test]
+    fn nodes_that_bring_their_driver_want_no_resource() {
+        let with = |label: &str| {
+            let mut world = World::healthy();
+            let mut new = node("gpu-c");
+            new["metadata"]["labels"]["pool"] = json!("other");
+            new["metadata"]["labels"]["nvidia.com/gpu.deploy.driver"] = json!(label);
+            world.lists.get_mut("nodes").unwrap().push(new);
+            world
+        };
+        let report = judged(with("pre-installed"));
+        assert_eq!(one(&report, "P304").observed, "backed by nvidiadriver h200");
+        assert_eq!(judged(with("true")).checks.verdict, Verdict::Fail);
+        // A product of which all nodes do.
+        let mut world = with("pre-installed");
+        world.at("nodes", 3)["metadata"]["labels"]["nvidia.com/gpu.product"] = json!("NVIDIA-B200");
+        let report = judged(world);
+        let own = of(&report, "P304")
+            .into_iter()
+            .find(|one| one.subject.as_deref() == Some("NVIDIA-B200"))
+            .unwrap();
+        assert_eq!(
+            (own.status, own.observed.as_str()),
+            (Status::NotApplicable, "a driver of their own: gpu-c")
+        );
+        // A resource for all nodes puts no pod on it: it does not back it.
+        let mut world = with("pre-installed");
+        world.at("nvidiadrivers", 0)["spec"]["nodeSelector"] = json!({});
+        assert_eq!(judged(world).resources[0].nodes, 2);
+    }
+
+    /// The labels go while driver pods restart: no failure.
+    #[test]
+    fn nodes_without_labels_that_no_resource_selects_are_a_warning() {
+        let mut world = World::healthy();
+        let mut new = node("gpu-c");
+        new["metadata"]["labels"] = json!({"nvidia.com/gpu.present": "true"});
+        world.lists.get_mut("nodes").unwrap().push(new);
+        let report = judged(world);
+        let finding = of(&report, "P304").into_iter().find(|one| one.status != Status::Pass).unwrap();
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Warn, "no driver resource selects gpu-c, whose product is not labelled")
+        );
+    }
+
+    /// All commands of a report.
+    fn typed(report: &expertrail_cluster::kube::Report) -> String {
+        report.findings().iter().map(steps).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn pods_are_recycled_by_the_label_that_they_carry() {
+        const NEWER: &str = "app.kubernetes.io/component=nvidia-driver";
+        const OLDER: &str = "app=nvidia-driver-daemonset";
+        let mut world = World::healthy();
+        world.at("nvidiadrivers", 0)["spec"]["rdma"]["enabled"] = json!(false);
+        let (both, first) =
+            (world.list("driver-pods"), json!({"items": [world.at("driver-pods", 0).clone()]}));
+        let none = json!({"items": []});
+        let report = |newer: &serde_json::Value, older: &serde_json::Value| {
+            Fake::new(world.clone())
+                .when(&["get", "pods", "-l", NEWER], said(newer.to_string()))
+                .when(&["get", "pods", "-l", OLDER], said(older.to_string()))
+                .report(&options())
+        };
+        let recycle = |report: &expertrail_cluster::kube::Report| {
+            let all = steps(one(report, "P305"));
+            let line = all.lines().find(|line| line.contains("delete pod")).unwrap();
+            line.split("      #").next().unwrap().to_owned()
+        };
+        let delete = "kubectl --context test-context -n nvidia-gpu-operator delete pod -l";
+        assert_eq!(recycle(&report(&both, &none)), format!("{delete} {NEWER}"));
+        assert_eq!(recycle(&report(&both, &both)), format!("{delete} {NEWER}"));
+        let older = report(&none, &both);
+        assert_eq!(recycle(&older), format!("{delete} {OLDER}"));
+        assert!(!typed(&older).contains(NEWER), "{}", typed(&older));
+        // Some carry the one, some the other: no label selects all.
+        assert_eq!(recycle(&report(&first, &both)), format!("{delete} {NEWER}; {delete} {OLDER}"));
+    }
+
+    #[test]
+    fn the_next_check_is_typed_with_the_name_space_of_this_one() {
+        let mut world = World::healthy();
+        world.at("nvidiadrivers", 0)["spec"]["rdma"]["enabled"] = json!(false);
+        let usual = typed(&judged(world.clone()));
+        assert!(usual.contains("expertrail check --kube --for deepep-ibgda "), "{usual}");
+        world.at("daemonsets", 0)["metadata"]["namespace"] = json!("gpu-operator");
+        let other = Options { driver_namespace: "gpu-operator".to_owned(), ..options() };
+        let typed = typed(&Fake::new(world).report(&other));
+        assert!(
+            typed.contains("expertrail check --kube --driver-namespace gpu-operator --for deepep-ibgda "),
+            "{typed}"
+        );
+    }
+
+    #[test]
     fn config_maps() {
         let with = |data: serde_json::Value| {
             let mut world = World::healthy();
@@ -383,7 +515,7 @@ mod resources {
             ),
             (
                 json!({"nvidia.conf": ""}),
-                "NVreg_EnableStreamMemOPs=1 and NVreg_RegistryDwords=\"PeerMappingOverride=1\" are not in nvidia.conf",
+                "NVreg_EnableStreamMemOPs=1 and NVreg_RegistryDwords=\"PeerMappingOverride=1;\" are not in nvidia.conf",
             ),
             (
                 json!({"nvidia.conf": "options nvidia NVreg_EnableStreamMemOPs=1\n"}),
@@ -402,7 +534,7 @@ mod resources {
         let finding = one(&report, "P306");
         assert_eq!((finding.status, finding.observed.as_str()), (Status::Fail, "it does not exist"));
         let typed = steps(finding);
-        assert!(typed.contains("printf '%s\\n' NVreg_EnableStreamMemOPs=1 'NVreg_RegistryDwords=\"PeerMappingOverride=1\"' > nvidia.conf"), "{typed}");
+        assert!(typed.contains("printf '%s\\n' NVreg_EnableStreamMemOPs=1 'NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' > nvidia.conf"), "{typed}");
         assert!(
             typed.contains(
                 "-n nvidia-gpu-operator create configmap nvidia-kernel-params --from-file=nvidia.conf"
@@ -419,7 +551,30 @@ mod resources {
         let report = judged(world);
         let typed = steps(one(&report, "P306"));
         assert!(typed.contains("NVreg_NvLinkDisable=0"), "{typed}");
-        assert!(typed.contains("PeerMappingOverride=1;RMOther=0x2"), "{typed}");
+        assert!(typed.contains("\"PeerMappingOverride=1;RMOther=0x2;\""), "{typed}");
+    }
+
+    #[test]
+    fn comments_and_parameters_of_modprobe_lines_are_kept() {
+        let mut world = World::healthy();
+        world.configs.get_mut("nvidia-kernel-params").unwrap()["data"]["nvidia.conf"] = json!(
+            "# asked for by ops, don't remove\noptions nvidia NVreg_NvLinkDisable=0 NVreg_RegistryDwords=\"RMX=2\"\noptions nvidia-drm modeset=1\n"
+        );
+        let report = judged(world);
+        let typed = steps(one(&report, "P306"));
+        let line = typed.lines().find(|line| line.starts_with("printf")).unwrap();
+        // What a shell makes of it.
+        let folder = tempfile::tempdir().unwrap();
+        let done = std::process::Command::new("sh").args(["-c", line]).current_dir(folder.path()).status();
+        assert!(done.unwrap().success());
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("nvidia.conf")).unwrap(),
+            "# asked for by ops, don't remove\nNVreg_NvLinkDisable=0\nNVreg_EnableStreamMemOPs=1\nNVreg_RegistryDwords=\"PeerMappingOverride=1;RMX=2;\"\n"
+        );
+        assert!(
+            line.ends_with("# without what is no parameter of nvidia: options nvidia-drm modeset=1"),
+            "{line}"
+        );
     }
 
     #[test]
@@ -590,6 +745,37 @@ mod pods {
     }
 
     #[test]
+    fn the_driver_managers_environment_is_kept() {
+        let durable = |env: serde_json::Value| {
+            let mut world = blocked(DRAIN, &[]);
+            world.at("nvidiadrivers", 0)["spec"]["manager"] = json!({"env": env});
+            let report = judged(world);
+            let finding =
+                of(&report, "P309").into_iter().find(|finding| finding.status == Status::Fail).unwrap();
+            assert!(!serde_json::to_string(&report).unwrap().contains("hunter2"));
+            finding.remedies.last().unwrap().steps[0].clone()
+        };
+        let typed = durable(json!([
+            {"name": "DRAIN_TIMEOUT_SECONDS", "value": "0s"},
+            {"name": "DRAIN_USE_FORCE", "value": "false"},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]));
+        let patch: serde_json::Value = serde_json::from_str(typed.split('\'').nth(1).unwrap()).unwrap();
+        assert_eq!(
+            patch,
+            json!({"spec": {"manager": {"env": [
+                {"name": "DRAIN_TIMEOUT_SECONDS", "value": "0s"},
+                {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                {"name": "ENABLE_GPU_POD_EVICTION", "value": "true"},
+                {"name": "DRAIN_USE_FORCE", "value": "true"},
+                {"name": "DRAIN_DELETE_EMPTYDIR_DATA", "value": "true"}]}}})
+        );
+        // A password is not printed, and a patch without it would take it away: then the person edits.
+        let typed = durable(json!([{"name": "HTTPS_PROXY", "value": "http://me:hunter2@proxy:3128"}]));
+        assert!(typed.starts_with("kubectl --context test-context edit nvidiadriver h200 "), "{typed}");
+        assert!(typed.contains("spec.manager.env: add ENABLE_GPU_POD_EVICTION, "), "{typed}");
+    }
+
+    #[test]
     fn only_a_job_blocks_then_there_is_nothing_to_delete() {
         let log = "cannot proceed until all GPU pods are drained from the node\n";
         let report =
@@ -649,7 +835,7 @@ mod pods {
             "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument\nfailed to load nvidia-peermem module\n",
             none,
         );
-        let finding = one(&report, "P314");
+        let finding = of(&report, "P314")[0];
         assert_eq!(
             (finding.status, finding.cause.as_deref()),
             (Status::Fail, Some("peermem-mofed-symbol-mismatch"))
@@ -658,10 +844,14 @@ mod pods {
             "failed to load nvidia-peermem module\n",
             "nvidia_peermem 1 0 - Live 0x0\ngdrdrv 1 0 - Live 0x0\n",
         );
-        assert_eq!(one(&report, "P314").cause.as_deref(), Some("peermem-sidecar-still-loaded"));
+        assert_eq!(of(&report, "P314")[0].cause.as_deref(), Some("peermem-sidecar-still-loaded"));
         let report = failing("waiting for mellanox ofed\n", none);
-        assert_eq!(one(&report, "P314").cause.as_deref(), Some("kube-module-loader-failing"));
-        assert!(of(&judged(World::healthy()), "P314").is_empty());
+        assert_eq!(of(&report, "P314")[0].cause.as_deref(), Some("kube-module-loader-failing"));
+        // The other node's are right, and so are all of a healthy cluster.
+        let right = (Status::Pass, "nvidia-peermem-ctr and nvidia-gdrcopy-ctr ready");
+        assert_eq!((of(&report, "P314")[1].status, of(&report, "P314")[1].observed.as_str()), right);
+        let report = judged(World::healthy());
+        assert_eq!((one(&report, "P314").status, one(&report, "P314").observed.as_str()), right);
     }
 
     #[test]
@@ -674,7 +864,12 @@ mod pods {
             (Status::Warn, Some("gpu-c"))
         );
         world.at("nodes", 3)["metadata"]["labels"]["nvidia.com/gpu.deploy.driver"] = json!("pre-installed");
-        assert!(of(&judged(world.clone()), "P311").is_empty());
+        let report = judged(world.clone());
+        assert_eq!(
+            (one(&report, "P311").status, one(&report, "P311").observed.as_str()),
+            (Status::Pass, "one on each of 2 GPU nodes; a driver of their own: gpu-c")
+        );
+        assert_eq!(one(&judged(World::healthy()), "P311").observed, "one on each of 2 GPU nodes");
         world.at("nodes", 3)["metadata"]["labels"]["nvidia.com/gpu.deploy.driver"] = json!("true");
         world.at("nodes", 3)["status"]["allocatable"]["nvidia.com/gpu"] = json!("0");
         assert_eq!(one(&judged(world), "P311").status, Status::Fail);
@@ -751,6 +946,19 @@ mod state {
         let report = with(|inside| inside.devices[2].1 = "1: DOWN");
         let causes: Vec<_> = of(&report, "P315").iter().filter_map(|finding| finding.cause.clone()).collect();
         assert_eq!(causes, ["rail-down", "fewer-rails-than-gpus"]);
+        // Both rails of two GPUs are up, and a spare port is not: named, and no failure.
+        let spare = |state: &'static str| {
+            with(|inside| {
+                inside.devices.push(("mlx5_3".to_owned(), state, "10 Gb/sec (4X SDR)", "InfiniBand"));
+            })
+        };
+        let report = spare("1: DOWN");
+        let finding = of(&report, "P315").into_iter().find(|one| one.status != Status::Pass).unwrap();
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Warn, "mlx5_3 1: DOWN, and 2 rails for 2 GPUs are up")
+        );
+        assert_eq!(report.checks.verdict, Verdict::Warn, "{}", report.text(false));
         // The frontend may be down or slower: it is no rail.
         let report = with(|inside| inside.devices[0].1 = "1: DOWN");
         assert_eq!(worst(&report, "P315"), Status::Pass);
@@ -760,7 +968,7 @@ mod state {
     fn gpus_without_nvlink() {
         let report = with(|inside| inside.matrix = inside.matrix.replace("NV18", "SYS"));
         let finding = of(&report, "P326").into_iter().find(|finding| finding.status == Status::Fail).unwrap();
-        assert_eq!(finding.observed, "1 pairs of GPUs without NVLink, first GPU0 and GPU1");
+        assert_eq!(finding.observed, "no NVLink between GPU0 and GPU1");
         let report = with(|inside| {
             inside.matrix = "Failed to initialize NVML: Driver/library version mismatch\n".to_owned();
         });
@@ -850,7 +1058,12 @@ mod capacity {
             (Status::Warn, "NVIDIA-B200, NVIDIA-H200")
         );
         // Two free nodes, but of two kinds: no job of one image runs on both.
-        assert_eq!(one(&report, "P318").status, Status::Fail);
+        let finding = one(&report, "P318");
+        assert_eq!(finding.status, Status::Fail);
+        assert_eq!(
+            finding.observed,
+            "2 GPU nodes, of which 2 take pods, no two of one kind: 1 x NVIDIA-B200, 1 x NVIDIA-H200"
+        );
     }
 
     #[test]
@@ -865,13 +1078,88 @@ mod capacity {
         let report = judged(world.clone());
         assert_eq!(
             (of(&report, "P316")[0].status, of(&report, "P316")[0].observed.as_str()),
-            (Status::Fail, "nvidia.com/hostdev 0")
+            (Status::Fail, "nvidia.com/hostdev 0 of 2")
         );
         let report = Fake::new(world.clone()).report(&Options { target: Target::Nccl, ..options() });
         assert_eq!(worst(&report, "P316"), Status::Warn);
         let allocatable = world.at("nodes", 0)["status"]["allocatable"].as_object_mut().unwrap();
         allocatable.insert("rdma/shared_a".to_owned(), json!("63"));
         assert_eq!(worst(&judged(world), "P316"), Status::Pass);
+    }
+
+    /// Eight GPUs and NICs, of which a node offers some.
+    fn eight(capacity: &serde_json::Value, allocatable: &serde_json::Value) -> World {
+        let mut world = World::healthy();
+        for place in 0..2 {
+            world.at("nodes", place)["status"]["capacity"] =
+                json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "8"});
+            world.at("nodes", place)["status"]["allocatable"] =
+                json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "8"});
+        }
+        world.at("nodes", 0)["status"]["capacity"] = capacity.clone();
+        world.at("nodes", 0)["status"]["allocatable"] = allocatable.clone();
+        world
+    }
+
+    #[test]
+    fn some_rdma_devices_are_not_all() {
+        let full = json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "8"});
+        let report = judged(eight(&full, &full));
+        assert_eq!(one(&report, "P316").observed, "nvidia.com/hostdev 8");
+        assert_eq!(one(&report, "P318").status, Status::Pass);
+        // Three of eight: the rest was withdrawn, and the node is not free for a job over it.
+        let report = judged(eight(&full, &json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "3"})));
+        let finding = of(&report, "P316")[0];
+        assert_eq!((finding.status, finding.observed.as_str()), (Status::Fail, "nvidia.com/hostdev 3 of 8"));
+        assert_eq!(finding.cause.as_deref(), Some("kube-rdma-withdrawn"));
+        let free = one(&report, "P318");
+        assert_eq!(free.status, Status::Warn);
+        assert_eq!(free.observed, "1 of 2 GPU nodes are free: gpu-a offers nvidia.com/hostdev 3 of 8");
+        // Nothing was withdrawn, but there never was one for each GPU.
+        let half = json!({"nvidia.com/gpu": "8", "nvidia.com/hostdev": "4"});
+        let report = judged(eight(&half, &half));
+        let finding = of(&report, "P316")[0];
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Warn, "nvidia.com/hostdev 4 for 8 GPUs")
+        );
+        // A GPU that is withdrawn still wants its NIC.
+        let report = judged(eight(&half, &json!({"nvidia.com/gpu": "4", "nvidia.com/hostdev": "4"})));
+        assert_eq!(of(&report, "P316")[0].status, Status::Warn);
+        // One resource for each rail.
+        let rails = |count: &str| {
+            let mut map = json!({"nvidia.com/gpu": "8"});
+            for rail in 0..8 {
+                map[format!("nvidia.com/rdma_rail{rail}")] = json!(if rail == 5 { count } else { "1" });
+            }
+            map
+        };
+        let report = judged(eight(&rails("1"), &rails("1")));
+        assert_eq!(worst(&report, "P316"), Status::Pass);
+        let report = judged(eight(&rails("1"), &rails("0")));
+        let finding = of(&report, "P316")[0];
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Fail, "nvidia.com/rdma_rail5 0 of 1")
+        );
+        // The shared plugin offers places for pods, not devices: one serves a pod with all NICs.
+        let shared = json!({"nvidia.com/gpu": "8", "rdma/ib": "1"});
+        assert_eq!(worst(&judged(eight(&shared, &shared)), "P316"), Status::Pass);
+    }
+
+    #[test]
+    fn several_efa_devices_for_each_gpu() {
+        let efa = Options { target: Target::DeepepEfa, ..options() };
+        let status = |capacity: &str, allocatable: &str| {
+            let with = |count: &str| json!({"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": count});
+            let report = Fake::new(eight(&with(capacity), &with(allocatable))).report(&efa);
+            // The other node has no EFA device at all: the first is looked at.
+            of(&report, "P316").iter().find(|one| one.subject.as_deref() == Some("gpu-a")).unwrap().status
+        };
+        assert_eq!(status("32", "32"), Status::Pass);
+        assert_eq!(status("32", "31"), Status::Fail);
+        assert_eq!(status("8", "8"), Status::Pass);
+        assert_eq!(status("4", "4"), Status::Warn);
     }
 
     #[test]
@@ -933,6 +1221,10 @@ mod host {
             "NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/h200-141gb-sxm-ib-cloud-hypervisor.xml"
         );
         assert_eq!(fake.left(), 1, "the pod of somebody else stays");
+        assert_eq!(
+            (one(&report, "P325").status, one(&report, "P325").observed.as_str()),
+            (Status::Pass, "no pod of ours is left")
+        );
         let lines = fake.lines();
         let created: Vec<&String> = lines.iter().filter(|line| line.contains(" debug node/")).collect();
         assert_eq!(created.len(), 2);
@@ -942,6 +1234,30 @@ mod host {
             "{created:?}"
         );
         assert!(!lines.iter().any(|line| line.contains("zzzzz")));
+    }
+
+    #[test]
+    fn nodes_of_another_provider_have_no_such_file() {
+        let mut world = World::healthy();
+        for place in 0..2 {
+            world.at("nodes", place)["spec"]["providerID"] = json!("aws:///us-east-2a/i-0123");
+        }
+        world.host.clear();
+        let fake = Fake::new(world.clone());
+        let report = fake.report(&probing());
+        let finding = one(&report, "P324");
+        assert_eq!(finding.status, Status::NotApplicable);
+        assert!(
+            finding.observed.contains("--profile crusoe-h200") && finding.observed.contains("/etc/crusoe/"),
+            "{}",
+            finding.observed
+        );
+        assert!(!fake.lines().iter().any(|line| line.contains(" debug ")), "no pod is made for that");
+        assert!(of(&report, "P325").is_empty());
+        // Who names the profile wants it looked for.
+        let profile = expertrail_cluster::profile::get("crusoe-h200").ok();
+        let report = Fake::new(world).report(&Options { profile, ..probing() });
+        assert_eq!(worst(&report, "P324"), Status::Warn);
     }
 
     #[test]
@@ -1058,7 +1374,9 @@ mod hostile {
                 let start = std::time::Instant::now();
                 let report = fake.report(&options());
                 assert!(report.text(true).len() < 200_000);
-                assert!(start.elapsed().as_secs() < 20);
+                // Not optimised, ten million characters take seconds for each answer that is walked through.
+                let limit = if cfg!(debug_assertions) { 90 } else { 20 };
+                assert!(start.elapsed().as_secs() < limit, "{word}: {:?}", start.elapsed());
             }
         }
     }
@@ -1131,7 +1449,7 @@ mod large {
         let finding = one(&report, "P312");
         assert_eq!(finding.status, Status::Fail);
         assert!(
-            finding.subject.as_deref().unwrap().starts_with("1000 of them: gpu-0002, gpu-0003, "),
+            finding.subject.as_deref() == Some("gpu-0002, gpu-0003, gpu-0004, gpu-0005 and 996 more"),
             "{:?}",
             finding.subject
         );

@@ -15,10 +15,7 @@ pub(super) fn registry_dwords(facts: &Facts) -> String {
         .value()
         .and_then(|params| params.get("RegistryDwords"))
         .map_or("", String::as_str);
-    let mut entries = RegistryDwords::parse(now).0;
-    entries.insert("PeerMappingOverride".to_owned(), "1".to_owned());
-    let entries: Vec<String> = entries.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
-    entries.join(";") + ";"
+    RegistryDwords::with_peer_mapping(now)
 }
 
 /// Read after all others, so that its values stand.

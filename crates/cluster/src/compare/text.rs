@@ -106,7 +106,8 @@ fn split(difference: &Difference) -> String {
         .map(|share| format!("{} ({})", value(&share.value), names(&share.nodes)))
         .collect();
     if difference.others.len() > VALUES {
-        parts.push(format!("{} more values", difference.others.len() - VALUES));
+        let more = difference.others.len() - VALUES;
+        parts.push(format!("{more} more value{}", if more == 1 { "" } else { "s" }));
     }
     format!("{}: no majority: {}", difference.property, parts.join("; "))
 }

@@ -86,6 +86,14 @@ impl RegistryDwords {
         )
     }
 
+    /// `text` with the entry that lets the GPU map the doorbells of NICs, the others as they are: what remedies print.
+    pub(crate) fn with_peer_mapping(text: &str) -> String {
+        let mut entries = Self::parse(text).0;
+        entries.insert("PeerMappingOverride".to_owned(), "1".to_owned());
+        let entries: Vec<String> = entries.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        entries.join(";") + ";"
+    }
+
     /// The number that `key` has, decimal or hexadecimal.
     pub fn number(&self, key: &str) -> Option<u64> {
         let value = self.0.get(key)?;

@@ -9,6 +9,7 @@ use super::{NodeCapacity, Offer};
 use crate::causes::CauseEntry;
 use crate::check::Target;
 use crate::finding::{Finding, Status};
+use crate::render::count;
 
 const RDMA: CauseEntry = CauseEntry {
     id: "rdma-plugin-selector",
@@ -50,8 +51,19 @@ const LOST: CauseEntry = CauseEntry {
     title: "a node offers fewer GPUs than it has",
     text: "The device plugin withdraws a GPU that it takes for unhealthy (an Xid, for example): pods that ask for a whole node stay Pending.",
 };
+const RDMA_LOST: CauseEntry = CauseEntry {
+    id: "kube-rdma-withdrawn",
+    title: "a node offers fewer RDMA devices than it has",
+    text: "The device plugin withdraws a NIC that it takes for unhealthy: pods that ask for all of a node stay Pending.",
+};
+const RDMA_FEW: CauseEntry = CauseEntry {
+    id: "kube-rdma-fewer-than-gpus",
+    title: "a node offers fewer RDMA devices than it has GPUs",
+    text: "A pod that asks for a NIC for each GPU stays Pending; with fewer, GPUs share a NIC and its bandwidth.",
+};
 
-pub(super) const CAUSES: &[CauseEntry] = &[RDMA, FREE, LABEL, SCHEDULE, MIX, MPI, EFA_PLUGIN, LOST];
+pub(super) const CAUSES: &[CauseEntry] =
+    &[RDMA, FREE, LABEL, SCHEDULE, MIX, MPI, EFA_PLUGIN, LOST, RDMA_LOST, RDMA_FEW];
 
 /// The provider's examples for EFA ask for 5120 MiB.
 const HUGE_WANTED: u64 = 5120 << 20;
@@ -132,41 +144,65 @@ fn free(judge: &Judge<'_>, capacities: &[NodeCapacity]) -> Finding {
     };
     let wanted = "two GPU nodes of one kind, with all GPUs and RDMA devices free";
     if most(&fit) < 2 {
-        let observed = format!("{} GPU nodes, of which {} take pods", capacities.len(), fit.len());
+        let observed = format!(
+            "{}, of which {} take{} pods{}",
+            count(capacities.len(), "GPU node"),
+            fit.len(),
+            if fit.len() == 1 { "s" } else { "" },
+            kinds(&fit)
+        );
         return finding
             .outcome(Status::Fail, &FREE)
             .saw(observed, wanted)
-            .remedy("Add nodes to the pool, or bring back those that P320 names.", &[]);
+            .remedy("Add nodes of one kind to the pool, or bring back those that P320 names.", &[]);
     }
     if let Err(refusal) = &judge.cluster.usage {
         return finding
             .unknown(format!(
-                "{} GPU nodes take pods; which of them are free is {}",
+                "GPU nodes that take pods: {}; which of them are free is {}",
                 fit.len(),
                 reason(refusal)
             ))
             .advisory();
     }
-    let idle: Vec<&NodeCapacity> = fit.iter().filter(|one| one.idle()).copied().collect();
+    let whole = |one: &NodeCapacity| judge.node(&one.node).map(|node| short(judge, node)).unwrap_or_default();
+    let idle: Vec<&NodeCapacity> =
+        fit.iter().filter(|one| one.idle() && whole(one).is_empty()).copied().collect();
     let observed = format!("{} of {} GPU nodes are free", idle.len(), capacities.len());
     if most(&idle) >= 2 {
         return finding.saw(observed, "");
     }
+    let used = |one: &NodeCapacity| {
+        let by = if one.used_by.is_empty() { String::new() } else { format!(" by {}", some(&one.used_by)) };
+        format!("{} {}/{} GPUs free, used{by}", one.node, one.gpus.free.unwrap_or(0), one.gpus.total)
+    };
     let busy: Vec<String> = fit
         .iter()
-        .filter(|one| !one.idle())
-        .map(|one| {
-            let by =
-                if one.used_by.is_empty() { String::new() } else { format!(" by {}", some(&one.used_by)) };
-            format!("{} {}/{} GPUs free, used{by}", one.node, one.gpus.free.unwrap_or(0), one.gpus.total)
+        .filter_map(|one| match whole(one).as_slice() {
+            [] if one.idle() => None,
+            [] => Some(used(one)),
+            lost => Some(format!("{} offers {}", one.node, some(lost))),
         })
         .collect();
     let observed = format!("{observed}: {}", some(&busy));
     // Busy nodes are no fault of the cluster; a benchmark waits, though.
     finding.outcome(Status::Warn, &FREE).saw(observed, wanted).remedy(
-        "Wait until the jobs that are named end, or add a node, before a benchmark of two nodes.",
+        "Wait until the jobs that are named end, mend what P316 and P329 say of nodes that offer less than they have, or add a node, before a benchmark of two nodes.",
         &[],
     )
+}
+
+/// Of which products nodes are, where that is why no two are of one kind.
+fn kinds(nodes: &[&NodeCapacity]) -> String {
+    if nodes.len() < 2 {
+        return String::new();
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for one in nodes {
+        *counts.entry(one.product.as_deref().unwrap_or("unlabelled")).or_default() += 1;
+    }
+    let all: Vec<String> = counts.iter().map(|(product, number)| format!("{number} x {product}")).collect();
+    format!(", no two of one kind: {}", some(&all))
 }
 
 fn mix(judge: &Judge<'_>, nodes: &[&Node]) -> Finding {
@@ -284,32 +320,95 @@ fn taints(node: &Node, finding: Finding) -> Finding {
     }
 }
 
-fn rdma(judge: &Judge<'_>, node: &Node, finding: Finding) -> Finding {
+/// GPUs of a node, those that are withdrawn included.
+fn all_gpus(node: &Node) -> u64 {
+    node.capacity.get(GPU).copied().unwrap_or(0).max(node.gpus())
+}
+
+/// Whether each item of a resource is a NIC of its own. Those of the shared device plugin (`rdma/*`) are places for pods.
+fn counts_devices(name: &str) -> bool {
+    !name.starts_with("rdma/") && !name.contains("shared")
+}
+
+/// What a node offers less of than it has.
+fn missing(node: &Node, name: &str, count: u64) -> Option<String> {
+    let total = node.capacity.get(name).copied().unwrap_or(0);
+    (count < total).then(|| format!("{} {count} of {total}", clean(name)))
+}
+
+/// Resources of RDMA devices that matter for the target, by name.
+fn rdma_of<'a>(judge: &Judge<'_>, node: &'a Node) -> Vec<(&'a str, u64)> {
     let efa = judge.options.target == Target::DeepepEfa;
-    let offered: Vec<(&str, u64)> =
-        node.rdma().into_iter().filter(|(name, count)| *count > 0 && (!efa || *name == EFA)).collect();
-    if !offered.is_empty() {
-        let names: Vec<String> =
-            offered.iter().map(|(name, count)| format!("{} {count}", clean(name))).collect();
+    node.rdma().into_iter().filter(|(name, _)| !efa || *name == EFA).collect()
+}
+
+/// What a job over the whole node would find missing: GPUs or RDMA devices that the node has and does not offer.
+fn short(judge: &Judge<'_>, node: &Node) -> Vec<String> {
+    let rdma = rdma_of(judge, node);
+    let gpus = missing(node, GPU, node.gpus());
+    gpus.into_iter().chain(lost_rdma(node, &rdma)).collect()
+}
+
+/// Whether what is offered suffices for a NIC for each GPU.
+fn enough(node: &Node, rdma: &[(&str, u64)]) -> bool {
+    let shared = rdma.iter().any(|(name, count)| *count > 0 && !counts_devices(name));
+    let devices = rdma.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
+    shared || devices >= all_gpus(node)
+}
+
+/// RDMA devices that are withdrawn. A resource of which nothing is left is no loss where another took its place.
+fn lost_rdma(node: &Node, rdma: &[(&str, u64)]) -> Vec<String> {
+    let replaced = enough(node, rdma);
+    let partly = rdma.iter().filter(|(_, count)| *count > 0 || !replaced);
+    partly.filter_map(|(name, count)| missing(node, name, *count)).collect()
+}
+
+fn rdma(judge: &Judge<'_>, node: &Node, finding: Finding) -> Finding {
+    let all = rdma_of(judge, node);
+    let offered: Vec<(&str, u64)> = all.iter().filter(|(_, count)| *count > 0).copied().collect();
+    let lost = lost_rdma(node, &all);
+    let gpus = all_gpus(node);
+    let names: Vec<String> = offered.iter().map(|(name, count)| format!("{} {count}", clean(name))).collect();
+    if !offered.is_empty() && lost.is_empty() && enough(node, &all) {
         return finding.saw(some(&names), "");
     }
-    let zero: Vec<&str> = node.rdma().into_iter().map(|(name, _)| name).collect();
-    let observed = if zero.is_empty() {
-        "no resource of RDMA devices".to_owned()
-    } else {
-        format!("{} 0", clean(&some(&zero)))
-    };
     let (status, wanted) = match judge.options.target {
         Target::DeepepEfa => (Status::Fail, EFA),
-        Target::DeepepIbgda => (Status::Fail, "nvidia.com/hostdev or rdma/*, one for each GPU"),
+        Target::DeepepIbgda => (Status::Fail, "nvidia.com/hostdev, one for each GPU, or rdma/*"),
         // A pod in the host's network with all devices needs none.
         Target::Expertrail | Target::Nccl => {
             (Status::Warn, "nvidia.com/hostdev, rdma/* or vpc.amazonaws.com/efa")
         }
     };
+    let look =
+        judge.client.typed("get pods --all-namespaces -o wide | grep -E 'rdma|sriov|network-operator|efa'");
+    if !lost.is_empty() && !offered.is_empty() {
+        return finding.outcome(status, &RDMA_LOST).saw(some(&lost), "all that the node has").remedy(
+            "See the log of the device plugin's pod on the node, and the links of its NICs (P315); keep the node out of jobs until then.",
+            &[&look],
+        );
+    }
+    if !offered.is_empty() {
+        // As with rails that were never there (P315): a node may be built so.
+        return finding
+            .outcome(Status::Warn, &RDMA_FEW)
+            .saw(format!("{} for {gpus} GPUs", some(&names)), format!("at least {gpus}, one for each GPU"))
+            .remedy(
+                "See whether the selectors of the device plugin's configuration (vendor, device id) match all of the node's NICs.",
+                &[&look],
+            );
+    }
+    let zero: Vec<&str> = node.rdma().into_iter().map(|(name, _)| name).collect();
+    let observed = if !lost.is_empty() {
+        some(&lost)
+    } else if zero.is_empty() {
+        "no resource of RDMA devices".to_owned()
+    } else {
+        format!("{} 0", clean(&some(&zero)))
+    };
     finding.outcome(status, &RDMA).saw(observed, wanted).remedy(
         "See the device plugin's pod on the node, and whether the selectors of its configuration (vendor, device id) match the node's NICs.",
-        &[&judge.client.typed("get pods --all-namespaces -o wide | grep -E 'rdma|sriov|network-operator|efa'")],
+        &[&look],
     )
 }
 

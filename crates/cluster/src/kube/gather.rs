@@ -9,9 +9,11 @@ use super::inside::{self, Inside};
 use super::matrix::Matrix;
 use super::objects::{ConfigMap, DaemonSet, Deployment, DriverResource, Node, Pod, USAGE_TEMPLATE, Usage};
 use super::{KubeError, Options, Step};
+use crate::render;
 
 /// Labels of driver pods: those that an `NVIDIADriver` makes (and newer releases' `ClusterPolicy`), and those of older ones.
-const DRIVER_LABELS: [&str; 2] = ["app.kubernetes.io/component=nvidia-driver", "app=nvidia-driver-daemonset"];
+pub(super) const DRIVER_LABELS: [&str; 2] =
+    ["app.kubernetes.io/component=nvidia-driver", "app=nvidia-driver-daemonset"];
 
 /// Definitions that are looked for.
 pub(super) const DEFINITIONS: [&str; 4] = [
@@ -179,7 +181,9 @@ fn pods(client: &Client<'_>, namespace: &str) -> Look<Vec<Pod>> {
     let mut all: BTreeMap<String, Pod> = BTreeMap::new();
     for label in DRIVER_LABELS {
         let found = client.list(&["get", "pods", "-n", namespace, "-l", label, "-o", "json"], Pod::read)?;
-        all.extend(found.into_iter().map(|pod| (pod.name.clone(), pod)));
+        for pod in found {
+            all.entry(pod.name.clone()).or_insert(Pod { label: Some(label), ..pod });
+        }
     }
     Ok(all.into_values().collect())
 }
@@ -192,7 +196,7 @@ fn exec(client: &Client<'_>, namespace: &str, cluster: &mut Cluster, step: Step<
             && pod.containers.iter().any(|one| one.name == super::objects::DRIVER_CONTAINER && one.runs())
     };
     let running: Vec<&Pod> = pods.iter().filter(runs).collect();
-    step(&format!("reading driver state in {} driver pods", running.len()));
+    step(&format!("reading driver state in {}", render::count(running.len(), "driver pod")));
     let inside = client.each(&running, |pod| inside::look(client, namespace, pod));
     cluster.inside = running.iter().map(|pod| pod.name.clone()).zip(inside).collect();
     let troubled: Vec<(&Pod, String)> = pods.iter().flat_map(troubled).take(LOGS).collect();
@@ -200,7 +204,7 @@ fn exec(client: &Client<'_>, namespace: &str, cluster: &mut Cluster, step: Step<
     for ((pod, container), log) in troubled.into_iter().zip(logs) {
         cluster.logs.entry(pod.name.clone()).or_default().push((container, log));
     }
-    step(&format!("reading topology in {} driver pods", running.len()));
+    step(&format!("reading topology in {}", render::count(running.len(), "driver pod")));
     let matrices = client.each(&running, |pod| inside::matrix(client, namespace, pod));
     cluster.matrices = running.iter().map(|pod| pod.name.clone()).zip(matrices).collect();
 }

@@ -13,6 +13,7 @@ use super::{ProbeHost, Step};
 use crate::causes::CauseEntry;
 use crate::finding::{Finding, Status};
 use crate::profile::{self, Profile};
+use crate::render;
 
 const NO_FILE: CauseEntry = CauseEntry {
     id: "kube-nccl-topo-file-missing",
@@ -43,6 +44,8 @@ struct Question<'a> {
 /// What one node said.
 struct Answer {
     files: Look<Vec<String>>,
+    /// kubectl said that it made the pod.
+    made: bool,
     /// The pod, where it could not be deleted.
     left: Option<(String, String)>,
 }
@@ -63,18 +66,16 @@ pub(super) fn check(judge: &Judge<'_>, step: Step<'_>) -> Vec<Finding> {
     let mut questions = Vec::new();
     for node in nodes {
         match file(judge.options.profile.as_ref(), node) {
-            Some(file) => questions.push(Question { node, file }),
-            None => findings.push(
-                judge
-                    .finding("P324", "get nodes")
-                    .about(clean(&node.name))
-                    .not_applicable("no profile of this kind of node names a topology file"),
-            ),
+            Ok(file) => questions.push(Question { node, file }),
+            Err(why) => {
+                findings
+                    .push(judge.finding("P324", "get nodes").about(clean(&node.name)).not_applicable(why));
+            }
         }
     }
     step(&format!(
-        "looking for topology files on {} nodes (debug pods, deleted afterwards)",
-        questions.len()
+        "looking for topology files on {} (debug pods, deleted afterwards)",
+        render::count(questions.len(), "node")
     ));
     let stamp = stamp();
     let answers = judge.client.each(&questions, |question| {
@@ -87,21 +88,37 @@ pub(super) fn check(judge: &Judge<'_>, step: Step<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The file that a profile names: the given one, or the one whose kind of GPU the node has.
-fn file(given: Option<&Profile>, node: &Node) -> Option<String> {
+/// The file that a profile names: the given one, or that of the node's provider and kind of GPU. Else why none is looked for.
+fn file(given: Option<&Profile>, node: &Node) -> Result<String, String> {
     if let Some(profile) = given {
-        return profile.nccl_topo_file.clone();
+        return profile
+            .nccl_topo_file
+            .clone()
+            .ok_or_else(|| "no topology file is named by the profile".to_owned());
     }
-    let product = node.product()?.to_ascii_lowercase();
-    let kind = |id: &str| id.rsplit_once('-').map(|(_, kind)| kind.to_owned());
+    let product = node.product().unwrap_or_default().to_ascii_lowercase();
     let words: Vec<&str> = product.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    profile::all()
-        .into_iter()
-        .find(|profile| {
-            profile.nccl_topo_file.is_some()
-                && kind(&profile.id).is_some_and(|kind| words.contains(&kind.as_str()))
-        })
-        .and_then(|profile| profile.nccl_topo_file)
+    // `crusoe-h200`: provider and kind. Others have the same GPUs, and no such file.
+    let mut other = None;
+    for profile in profile::all() {
+        let (Some(file), Some((provider, kind))) = (&profile.nccl_topo_file, profile.id.rsplit_once('-'))
+        else {
+            continue;
+        };
+        if !words.contains(&kind) {
+            continue;
+        }
+        if node.is_of(provider) {
+            return Ok(file.clone());
+        }
+        other.get_or_insert_with(|| {
+            format!(
+                "neither provider id nor labels name a provider with a topology file; with --profile {} {file} is looked for",
+                profile.id
+            )
+        });
+    }
+    Err(other.unwrap_or_else(|| "no profile of this kind of node names a topology file".to_owned()))
 }
 
 /// A word that no other run has.
@@ -130,13 +147,14 @@ fn ask(client: &Client<'_>, namespace: &str, question: &Question<'_>, mark: &str
         mark,
         &host,
     ]);
+    let made = created.as_ref().is_ok_and(|output| output.code == Some(0));
     let files = match created {
         Err(refusal) => Err(refusal),
         Ok(output) if output.code != Some(0) => Err(super::client::understand(&output)),
         Ok(_) => finish(client, namespace, &question.node.name, mark),
     };
     // Also when creating it seemed to fail: an answer that was lost leaves a pod behind all the same.
-    Answer { files, left: delete(client, namespace, &question.node.name, mark) }
+    Answer { files, made, left: delete(client, namespace, &question.node.name, mark) }
 }
 
 /// Pods on the node whose command carries the mark: ours.
@@ -246,6 +264,8 @@ fn judged(judge: &Judge<'_>, question: &Question<'_>, answer: Answer) -> Vec<Fin
                 .saw(format!("{}: {}", clean(&pod), clean(&why)), "no pod of ours left")
                 .remedy("Delete it.", &[&steps]),
         );
+    } else if answer.made {
+        all.push(find("P325").saw("no pod of ours is left", ""));
     }
     all
 }
@@ -258,15 +278,26 @@ mod tests {
     fn files_by_the_kind_of_gpu() {
         let node = |product: &str| Node {
             labels: [("nvidia.com/gpu.product".to_owned(), product.to_owned())].into(),
+            provider: Some("crusoe://6a1c".to_owned()),
             ..Node::default()
         };
-        let h200 = Some("/etc/crusoe/nccl_topo/h200-141gb-sxm-ib-cloud-hypervisor.xml".to_owned());
-        assert_eq!(file(None, &node("NVIDIA-H200")), h200);
-        let b200 = Some("/etc/crusoe/nccl_topo/b200-180gb-sxm-ib-cloud-hypervisor.xml".to_owned());
-        assert_eq!(file(None, &node("NVIDIA-B200")), b200);
-        assert_eq!(file(None, &node("NVIDIA-GB200")), None);
-        assert_eq!(file(None, &Node::default()), None);
+        let h200 = "/etc/crusoe/nccl_topo/h200-141gb-sxm-ib-cloud-hypervisor.xml";
+        assert_eq!(file(None, &node("NVIDIA-H200")).as_deref(), Ok(h200));
+        let b200 = "/etc/crusoe/nccl_topo/b200-180gb-sxm-ib-cloud-hypervisor.xml";
+        assert_eq!(file(None, &node("NVIDIA-B200")).as_deref(), Ok(b200));
+        assert!(file(None, &node("NVIDIA-GB200")).is_err());
+        assert!(file(None, &Node::default()).is_err());
         let given = profile::get("crusoe-h200").unwrap();
-        assert_eq!(file(Some(&given), &Node::default()), h200);
+        assert_eq!(file(Some(&given), &Node::default()).as_deref(), Ok(h200));
+        // The same GPUs of somebody else, and of nobody known.
+        for provider in [Some("aws:///us-east-2a/i-0123"), Some("crusoeish://x"), None] {
+            let other = Node { provider: provider.map(str::to_owned), ..node("NVIDIA-H200") };
+            let why = file(None, &other).unwrap_err();
+            assert!(why.contains("--profile crusoe-h200") && why.contains(h200), "{why}");
+        }
+        // A label tells as well.
+        let mut labelled = Node { provider: None, ..node("NVIDIA-H200") };
+        labelled.labels.insert("crusoe.ai/pod.id".to_owned(), "p1".to_owned());
+        assert_eq!(file(None, &labelled).as_deref(), Ok(h200));
     }
 }

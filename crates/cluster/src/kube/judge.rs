@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Options;
 use super::client::{Client, Refusal, clean, quoted};
-use super::gather::Cluster;
+use super::gather::{Cluster, DRIVER_LABELS};
 use super::objects::{ConfigMap, DriverResource, Node, Pod};
 use crate::causes::{self, CauseEntry};
 use crate::check::Target;
@@ -107,11 +107,15 @@ impl<'a> Judge<'a> {
         refused.into_iter().flatten().find(|refusal| !refusal.absent())
     }
 
-    /// Resources for `node`: by its driver pod's `DaemonSet` where that tells, else by their selectors.
+    /// Resources for `node`: by its driver pod's `DaemonSet` where that tells, else by their selectors. None for one that brings
+    /// its driver: no resource's `DaemonSet` puts a pod there.
     pub(super) fn backing(&self, node: &Node) -> Vec<&'a DriverResource> {
         let pod = self.by_node.get(node.name.as_str());
         if let Some(resource) = pod.and_then(|pod| self.maker(pod)) {
             return vec![resource];
+        }
+        if pod.is_none() && node.brings_driver() {
+            return Vec::new();
         }
         self.resources().into_iter().filter(|resource| resource.selects(node)).collect()
     }
@@ -152,31 +156,31 @@ impl<'a> Judge<'a> {
         self.resources().into_iter().filter(used).collect()
     }
 
-    /// The text of the `ConfigMap` that both keys need: what is in it now stays.
+    /// The text of the `ConfigMap` that both keys need: what is in it now stays, as far as the driver container can use it.
     pub(super) fn config_steps(&self, name: &str, now: Option<&ConfigMap>) -> Vec<String> {
         let text = now.and_then(|config| config.data.get(CONFIG_KEY)).map_or("", String::as_str);
-        let mut lines = Vec::new();
-        let mut dwords = RegistryDwords::default();
-        for (key, value) in Parameters::read(text).entries {
-            match key.as_str() {
-                "NVreg_EnableStreamMemOPs" => {}
-                "NVreg_RegistryDwords" => dwords = RegistryDwords::parse(&value),
-                _ if value.is_empty() => {}
-                _ if value.contains([' ', ';', '=']) => lines.push(format!("{key}=\"{value}\"")),
-                _ => lines.push(format!("{key}={value}")),
-            }
-        }
-        dwords.0.insert("PeerMappingOverride".to_owned(), "1".to_owned());
-        let entries: Vec<String> = dwords.0.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let (mut lines, left) = kept(text);
+        let dwords = lines.iter().rev().find_map(|line| match line {
+            Line::Parameter(key, value) if key == "NVreg_RegistryDwords" => Some(value.clone()),
+            _ => None,
+        });
+        let ours = ["NVreg_EnableStreamMemOPs", "NVreg_RegistryDwords"];
+        lines.retain(|line| !matches!(line, Line::Parameter(key, _) if ours.contains(&key.as_str())));
+        let mut lines: Vec<String> = lines.iter().map(Line::text).collect();
         lines.push("NVreg_EnableStreamMemOPs=1".to_owned());
-        lines.push(format!("NVreg_RegistryDwords=\"{}\"", entries.join(";")));
-        let lines: Vec<String> = lines.iter().map(|line| quoted(&clean(line))).collect();
+        let dwords = RegistryDwords::with_peer_mapping(&dwords.unwrap_or_default());
+        lines.push(format!("NVreg_RegistryDwords=\"{dwords}\""));
+        let lines: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
+        let note = match left.as_slice() {
+            [] => String::new(),
+            left => format!("      # without what is no parameter of nvidia: {}", some(left)),
+        };
         let (namespace, name) = (quoted(self.namespace()), quoted(name));
         let create = format!(
             "-n {namespace} create configmap {name} --from-file={CONFIG_KEY} --dry-run=client -o yaml"
         );
         vec![
-            format!("printf '%s\\n' {} > {CONFIG_KEY}", lines.join(" ")),
+            format!("printf '%s\\n' {} > {CONFIG_KEY}{note}", lines.join(" ")),
             format!("{} | {}", self.client.typed(&create), self.client.typed("apply -f -")),
         ]
     }
@@ -207,13 +211,25 @@ impl<'a> Judge<'a> {
         ))
     }
 
+    /// Labels that select all driver pods there are: the newer one where that does, or none were found.
+    fn labels(&self) -> Vec<&'static str> {
+        let carried = |label: &&str| self.pods().iter().any(|pod| pod.label == Some(*label));
+        let found: Vec<&str> = DRIVER_LABELS.into_iter().filter(carried).collect();
+        if found.is_empty() { DRIVER_LABELS.into_iter().take(1).collect() } else { found }
+    }
+
+    /// The first of them.
+    pub(super) fn label(&self) -> &'static str {
+        self.labels().first().copied().unwrap_or_default()
+    }
+
     /// Recycles all driver pods, or those named.
     pub(super) fn recycle(&self, pods: &[&str]) -> String {
         let namespace = quoted(self.namespace());
         if pods.is_empty() {
-            self.client.typed(&format!(
-            "-n {namespace} delete pod -l app.kubernetes.io/component=nvidia-driver      # only while no GPU workload runs on these nodes"
-        ))
+            let delete = |label: &str| self.client.typed(&format!("-n {namespace} delete pod -l {label}"));
+            let all: Vec<String> = self.labels().into_iter().map(delete).collect();
+            format!("{}      # only while no GPU workload runs on these nodes", all.join("; "))
         } else {
             let names: Vec<String> = pods.iter().map(|pod| quoted(pod)).collect();
             self.client.typed(&format!(
@@ -254,7 +270,10 @@ impl<'a> Judge<'a> {
             .map(|name| format!(" --context {}", quoted(name)))
             .unwrap_or_default();
         let file = self.client.kubeconfig();
-        format!("expertrail check --kube{file}{context} --for {target}      # {note}")
+        let usual = Options::default().driver_namespace == self.options.driver_namespace;
+        let namespace =
+            if usual { String::new() } else { format!(" --driver-namespace {}", quoted(self.namespace())) };
+        format!("expertrail check --kube{file}{context}{namespace} --for {target}      # {note}")
     }
 }
 
@@ -278,6 +297,47 @@ pub(super) fn some<T: AsRef<str>>(names: &[T]) -> String {
 pub(super) fn old_gdrcopy(version: &str) -> Option<bool> {
     let mut numbers = version.trim_start_matches('v').split(['.', '-']).map(|part| part.parse::<u32>().ok());
     Some((numbers.next()??, numbers.next()??) < (2, 5))
+}
+
+/// A line of a driver configuration that is written again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Line {
+    Comment(String),
+    Parameter(String, String),
+}
+
+impl Line {
+    fn text(&self) -> String {
+        match self {
+            Self::Comment(text) => clean(text),
+            // Whole, however long: a value that is cut is another value.
+            Self::Parameter(key, value) if value.contains([' ', ';', '=']) => format!("{key}=\"{value}\""),
+            Self::Parameter(key, value) => format!("{key}={value}"),
+        }
+    }
+}
+
+/// What of a driver configuration stays: comments, parameters, and those of lines `options nvidia`, as parameters; and what does
+/// not.
+fn kept(text: &str) -> (Vec<Line>, Vec<String>) {
+    let (mut lines, mut left) = (Vec::new(), Vec::new());
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with('#') {
+            lines.push(Line::Comment(line.to_owned()));
+            continue;
+        }
+        let mut found = Parameters::read(line).entries;
+        if found.is_empty() {
+            let options = crate::collect::modprobe(line, CONFIG_KEY).into_iter();
+            found.extend(options.filter(|one| one.module == "nvidia").map(|one| (one.key, one.value)));
+        }
+        found.retain(|(_, value)| !value.is_empty());
+        if found.is_empty() {
+            left.push(clean(line));
+        }
+        lines.extend(found.into_iter().map(|(key, value)| Line::Parameter(key, value)));
+    }
+    (lines, left)
 }
 
 /// The lines of a driver configuration: parameters, and lines that do not belong there.
@@ -326,7 +386,7 @@ impl Parameters {
         let peer = self
             .value("NVreg_RegistryDwords")
             .is_some_and(|value| RegistryDwords::parse(value).number("PeerMappingOverride") == Some(1));
-        [(stream, "NVreg_EnableStreamMemOPs=1"), (peer, "NVreg_RegistryDwords=\"PeerMappingOverride=1\"")]
+        [(stream, "NVreg_EnableStreamMemOPs=1"), (peer, "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"")]
             .into_iter()
             .filter(|(right, _)| !right)
             .map(|(_, key)| key)
@@ -352,6 +412,27 @@ mod tests {
         let modprobe = Parameters::read("options nvidia NVreg_EnableStreamMemOPs=1\n");
         assert_eq!(modprobe.prefixed.len(), 1);
         assert_eq!(modprobe.wrong().len(), 2);
+    }
+
+    #[test]
+    fn lines_that_stay() {
+        let text = "# site, 2025\noptions nvidia NVreg_NvLinkDisable=0 NVreg_RegistryDwords=\"RMX=2;RMY=3\"\n\n\
+                    NVreg_OpenRmEnableUnsupportedGpus=1\noptions nvidia-drm modeset=1\nblacklist nouveau\n";
+        let (lines, left) = kept(text);
+        let lines: Vec<String> = lines.iter().map(Line::text).collect();
+        assert_eq!(
+            lines,
+            [
+                "# site, 2025",
+                "NVreg_NvLinkDisable=0",
+                "NVreg_RegistryDwords=\"RMX=2;RMY=3\"",
+                "NVreg_OpenRmEnableUnsupportedGpus=1"
+            ]
+        );
+        assert_eq!(left, ["options nvidia-drm modeset=1", "blacklist nouveau"]);
+        // A long value is not cut.
+        let long = format!("NVreg_RegistryDwords=\"{}\"", "RMX=1;".repeat(200));
+        assert_eq!(kept(&long).0.iter().map(Line::text).collect::<Vec<_>>(), [long]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("P324", "NCCL topology file on the host"),
     ("P325", "node debug pod deleted"),
     ("P326", "topology matrix"),
-    ("P327", "taints"),
+    ("P327", "taints (for the job's tolerations)"),
     ("P328", "nodes of one kind are alike"),
     ("P329", "GPUs offered to pods"),
 ];
@@ -111,7 +111,7 @@ pub struct Options {
     pub target: Target,
     /// Look for the topology file on the hosts.
     pub probe_host: ProbeHost,
-    /// Profile that names the topology file; none: by the product of each node.
+    /// Profile that names the topology file; none: by provider and product of each node.
     pub profile: Option<Profile>,
     /// Time for everything.
     pub deadline: Duration,
@@ -303,7 +303,7 @@ fn join(group: Vec<Finding>) -> Vec<Finding> {
     let mut all = group.into_iter();
     let Some(mut first) = all.next() else { return Vec::new() };
     if !subjects.is_empty() {
-        first.subject = Some(format!("{} of them: {}", subjects.len(), judge::some(&subjects)));
+        first.subject = Some(judge::some(&subjects));
     }
     first.evidence = evidence;
     first.evidence.dedup();

@@ -48,6 +48,8 @@ pub(super) struct Node {
     /// The condition `Ready`; none where it has none.
     pub(super) ready: Option<bool>,
     pub(super) cordoned: bool,
+    /// `crusoe://<id>`, `aws:///<zone>/<id>`: what the provider's controller says of it.
+    pub(super) provider: Option<String>,
     /// `key=value:Effect`.
     pub(super) taints: Vec<String>,
     pub(super) capacity: BTreeMap<String, u64>,
@@ -62,6 +64,7 @@ impl Node {
         let mut node = Self {
             name: text(&value["metadata"]["name"])?,
             labels: strings(&value["metadata"]["labels"]),
+            provider: text(&spec["providerID"]),
             cordoned: spec["unschedulable"] == Value::Bool(true),
             capacity: quantities(&status["capacity"]),
             allocatable: quantities(&status["allocatable"]),
@@ -94,6 +97,21 @@ impl Node {
             || self.capacity.get(GPU).is_some_and(|gpus| *gpus > 0)
             || self.labels.get("nvidia.com/gpu.present").is_some_and(|value| value == "true")
             || self.product().is_some()
+    }
+
+    /// Whether its provider is `name`: by its provider id, or by a label of that provider (`crusoe.ai/...`).
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        let scheme = self.provider.as_deref().and_then(|id| id.split_once("://")).map(|(scheme, _)| scheme);
+        let domain = |label: &String| {
+            label.split_once('/').is_some_and(|(domain, _)| domain.split('.').any(|part| part == name))
+        };
+        scheme == Some(name) || self.labels.keys().any(domain)
+    }
+
+    /// Whether it brings a driver of its own: the operator's label says so, and the operator then leaves it alone.
+    pub(super) fn brings_driver(&self) -> bool {
+        let label = self.labels.get("nvidia.com/gpu.deploy.driver").map(String::as_str);
+        matches!(label, Some("pre-installed" | "false"))
     }
 
     /// The GPU's product, as GPU Feature Discovery labels it.
@@ -172,6 +190,8 @@ pub(super) struct Pod {
     pub(super) template: Option<String>,
     /// All words of its containers' commands: how a debugger pod of ours is known.
     pub(super) commands: Vec<String>,
+    /// The label by which it was found.
+    pub(super) label: Option<&'static str>,
 }
 
 impl Pod {
@@ -192,6 +212,7 @@ impl Pod {
             daemonset: owner(meta, "DaemonSet"),
             template: text(&meta["labels"]["pod-template-generation"]),
             commands: words.filter_map(text).collect(),
+            label: None,
         })
     }
 
@@ -301,6 +322,8 @@ pub(super) struct DriverResource {
     pub(super) selector: BTreeMap<String, String>,
     /// When its `spec` was last changed.
     pub(super) changed: Option<u64>,
+    /// The driver manager's environment.
+    pub(super) env: Vec<Value>,
     /// Of a `ClusterPolicy`: it installs drivers.
     pub(super) installs: bool,
     /// Of a `ClusterPolicy`: it leaves drivers to `NVIDIADriver` resources.
@@ -319,6 +342,7 @@ impl DriverResource {
             config: text(&spec["kernelModuleConfig"]["name"]).filter(|name| !name.is_empty()),
             selector: strings(&spec["nodeSelector"]),
             changed: changed(&value["metadata"]),
+            env: items(&spec["manager"]["env"]).to_vec(),
             installs: true,
             ..Self::default()
         })
@@ -335,6 +359,7 @@ impl DriverResource {
             gdrcopy: gdrcopy(&value["spec"]["gdrcopy"]),
             config: text(&driver["kernelModuleConfig"]["name"]).filter(|name| !name.is_empty()),
             changed: changed(&value["metadata"]),
+            env: items(&driver["manager"]["env"]).to_vec(),
             installs: driver["enabled"] != Value::Bool(false),
             delegates: driver["useNvidiaDriverCRD"] == Value::Bool(true),
             ..Self::default()

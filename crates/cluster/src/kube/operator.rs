@@ -2,7 +2,7 @@
 
 use super::client::clean;
 use super::judge::{CONFIG_KEY, Judge, Parameters, old_gdrcopy, reason, some};
-use super::objects::{Deployment, DriverResource};
+use super::objects::{Deployment, DriverResource, Node};
 use crate::causes::CauseEntry;
 use crate::check::Target;
 use crate::finding::{Finding, Status};
@@ -174,8 +174,7 @@ fn resources(judge: &Judge<'_>) -> Vec<Finding> {
         if resource.ready() == Some(true) {
             return finding.saw(state, "");
         }
-        let list =
-            format!("-n {} get pods -l app.kubernetes.io/component=nvidia-driver -o wide", judge.namespace());
+        let list = format!("-n {} get pods -l {} -o wide", judge.namespace(), judge.label());
         finding.outcome(Status::Fail, &NOT_READY).saw(state, "ready").remedy(
             "See which driver pods do not come up (P309 below says why, where their logs tell).",
             &[&judge.client.typed(&list)],
@@ -208,7 +207,13 @@ fn matches(judge: &Judge<'_>) -> Vec<Finding> {
     let one = |product: Option<&str>| {
         let named = clean(product.unwrap_or("nodes without a product label"));
         let finding = judge.finding("P304", "get nvidiadrivers.nvidia.com, nodes").about(named.clone());
-        let nodes: Vec<_> = nodes.iter().filter(|node| node.product() == product).collect();
+        let own = |node: &Node| node.brings_driver() && judge.pod_on(&node.name).is_none();
+        let (own, nodes): (Vec<&Node>, Vec<&Node>) =
+            nodes.iter().filter(|node| node.product() == product).partition(|node| own(node));
+        if nodes.is_empty() {
+            let names: Vec<String> = own.iter().map(|node| clean(&node.name)).collect();
+            return finding.not_applicable(format!("a driver of their own: {}", some(&names)));
+        }
         let lonely: Vec<&str> = nodes
             .iter()
             .filter(|node| judge.backing(node).is_empty())
@@ -311,7 +316,7 @@ fn config(judge: &Judge<'_>, resource: &DriverResource) -> Finding {
         finding.remedy("Write the ConfigMap that the resource names, then recycle the driver pods.", &steps)
     };
     let wanted =
-        "key nvidia.conf with NVreg_EnableStreamMemOPs=1 and NVreg_RegistryDwords=\"PeerMappingOverride=1\"";
+        "key nvidia.conf with NVreg_EnableStreamMemOPs=1 and NVreg_RegistryDwords=\"PeerMappingOverride=1;\"";
     let config = match judge.cluster.configs.get(name) {
         Some(Ok(config)) => config,
         Some(Err(refusal)) if refusal.absent() => {

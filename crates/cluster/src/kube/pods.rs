@@ -1,11 +1,12 @@
 //! Driver pods: whether the patch took, and why one does not come up.
 
-use super::client::{clean, quoted};
+use super::client::{clean, quoted, without_credentials};
 use super::judge::{Judge, reason, some};
-use super::objects::{Container, DriverResource, GPU, Pod, Usage};
+use super::objects::{Container, DriverResource, GPU, Node, Pod, Usage};
 use super::values::age;
 use crate::causes::CauseEntry;
 use crate::finding::{Finding, Remedy, Status};
+use crate::render;
 
 const RECYCLED: CauseEntry = CauseEntry {
     id: "kube-driver-pod-old",
@@ -54,12 +55,15 @@ pub(super) const CAUSES: &[CauseEntry] =
 /// A pod younger than this may still be on its way: the guide waits 60 to 90 s for all three containers.
 const STARTING: u64 = 120;
 
+/// What the switches of the driver manager do.
+const DURABLE: &str = "For good, where such pods are scheduled onto GPU nodes again and again: let the driver manager evict them. Their scratch data is lost.";
+
 /// Containers that load the modules.
 const PEERMEM: &str = "nvidia-peermem-ctr";
 const GDRCOPY: &str = "nvidia-gdrcopy-ctr";
 
 pub(super) fn check(judge: &Judge<'_>) -> Vec<Finding> {
-    let what = format!("get pods -n {} -l app.kubernetes.io/component=nvidia-driver", judge.namespace());
+    let what = format!("get pods -n {} -l {}", judge.namespace(), judge.label());
     if let Err(refusal) = &judge.cluster.pods {
         return vec![judge.finding("P309", &what).unknown(reason(refusal))];
     }
@@ -74,7 +78,7 @@ pub(super) fn check(judge: &Judge<'_>) -> Vec<Finding> {
         if lacks.is_empty() {
             all.push(recycled(judge, pod, find("P310")));
         }
-        all.extend(pod.containers.iter().filter_map(|one| loader(judge, pod, one, find("P314"))));
+        all.extend(loaders(judge, pod, &|| find("P314")));
     }
     all.extend(without_pod(judge));
     all
@@ -190,9 +194,8 @@ fn state(judge: &Judge<'_>, pod: &Pod, finding: Finding) -> Finding {
     }
     let namespace = quoted(judge.namespace());
     if !failing && old.is_some_and(|old| old < STARTING) {
-        let watch = judge
-            .client
-            .typed(&format!("-n {namespace} get pods -l app.kubernetes.io/component=nvidia-driver -w"));
+        let label = pod.label.unwrap_or_else(|| judge.label());
+        let watch = judge.client.typed(&format!("-n {namespace} get pods -l {label} -w"));
         return finding
             .outcome(Status::Warn, &STUCK)
             .remedy("Wait: driver, GDRCopy and peermem take 60 to 90 s.", &[&watch, &judge.again("then")]);
@@ -288,21 +291,39 @@ fn move_pods(judge: &Judge<'_>, node: &str, names: &[String]) -> Remedy {
 fn durable(judge: &Judge<'_>, pod: &Pod) -> Option<Remedy> {
     let resource = judge.resource_of(pod)?;
     let switches = ["ENABLE_GPU_POD_EVICTION", "DRAIN_USE_FORCE", "DRAIN_DELETE_EMPTYDIR_DATA"];
-    let env: Vec<serde_json::Value> =
-        switches.into_iter().map(|name| serde_json::json!({"name": name, "value": "true"})).collect();
+    // A merge patch replaces the whole list: what it has stays in it.
+    let mut env: Vec<serde_json::Value> = resource
+        .env
+        .iter()
+        .filter(|one| !switches.iter().any(|name| one["name"] == *name))
+        .cloned()
+        .collect();
+    let secret =
+        env.iter().any(|one| one["value"].as_str().is_some_and(|value| without_credentials(value) != value));
+    env.extend(switches.into_iter().map(|name| serde_json::json!({"name": name, "value": "true"})));
     let manager = serde_json::json!({"manager": {"env": env}});
     let (kind, spec) = if resource.policy {
         ("clusterpolicy", serde_json::json!({"spec": {"driver": manager}}))
     } else {
         ("nvidiadriver", serde_json::json!({"spec": manager}))
     };
+    if secret {
+        // A proxy's password, say, is not for a report, and without it the patch would break what uses it.
+        let path = if resource.policy { "spec.driver.manager.env" } else { "spec.manager.env" };
+        let edit = format!(
+            "edit {kind} {}      # {path}: add {}, each with value \"true\"",
+            quoted(&resource.name),
+            switches.join(", ")
+        );
+        return Some(Remedy {
+            manager: None,
+            text: DURABLE.to_owned(),
+            steps: vec![judge.client.typed(&edit)],
+        });
+    }
     let patch =
         format!("patch {kind} {} --type=merge -p {}", quoted(&resource.name), quoted(&spec.to_string()));
-    Some(Remedy {
-        manager: None,
-        text: "For good, where such pods are scheduled onto GPU nodes again and again: let the driver manager evict them. Their scratch data is lost.".to_owned(),
-        steps: vec![judge.client.typed(&patch)],
-    })
+    Some(Remedy { manager: None, text: DURABLE.to_owned(), steps: vec![judge.client.typed(&patch)] })
 }
 
 /// Pods that a drain's error names: `cannot delete Pods with local storage (use ...): a/b, c/d`.
@@ -338,6 +359,21 @@ fn unload(judge: &Judge<'_>, pod: &Pod, observed: &str, finding: &Finding) -> Op
                 &[&judge.client.typed(&debug), &judge.recycle(&[&pod.name])],
             )
     })
+}
+
+/// What the module loaders of a pod say. Nothing while they are on their way: P309 tells that.
+fn loaders(judge: &Judge<'_>, pod: &Pod, find: &dyn Fn() -> Finding) -> Vec<Finding> {
+    let all: Vec<&Container> =
+        pod.containers.iter().filter(|one| [PEERMEM, GDRCOPY].contains(&one.name.as_str())).collect();
+    let troubled: Vec<Finding> = all.iter().filter_map(|one| loader(judge, pod, one, find())).collect();
+    if !troubled.is_empty() {
+        return troubled;
+    }
+    if !all.is_empty() && all.iter().all(|one| one.ready) {
+        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+        return vec![find().saw(format!("{} ready", names.join(" and ")), "")];
+    }
+    Vec::new()
 }
 
 /// A module loader that is not ready.
@@ -395,12 +431,26 @@ fn without_pod(judge: &Judge<'_>) -> Vec<Finding> {
     if !judge.operator() {
         return Vec::new();
     }
-    // The operator leaves nodes alone that bring a driver (its label says so).
-    let own = |value: &String| value == "pre-installed" || value == "false";
-    nodes
+    let alone = nodes.iter().copied().filter(|node| judge.pod_on(&node.name).is_none());
+    let (own, lacking): (Vec<&Node>, Vec<&Node>) = alone.partition(|node| node.brings_driver());
+    if lacking.is_empty() && !nodes.is_empty() {
+        let finding = judge.finding("P311", "get pods, nodes");
+        let own: Vec<String> = own.iter().map(|node| clean(&node.name)).collect();
+        return vec![match (nodes.len() - own.len(), own.is_empty()) {
+            (0, _) => finding.not_applicable(format!("a driver of their own: {}", some(&own))),
+            (all, true) => finding.saw(format!("one on each of {}", render::count(all, "GPU node")), ""),
+            (all, false) => finding.saw(
+                format!(
+                    "one on each of {}; a driver of their own: {}",
+                    render::count(all, "GPU node"),
+                    some(&own)
+                ),
+                "",
+            ),
+        }];
+    }
+    lacking
         .iter()
-        .filter(|node| judge.pod_on(&node.name).is_none())
-        .filter(|node| !node.labels.get("nvidia.com/gpu.deploy.driver").is_some_and(own))
         .map(|node| {
             let status = if node.gpus() == 0 { Status::Fail } else { Status::Warn };
             let pods = format!("-n {} get pods -o wide --field-selector spec.nodeName={}", quoted(judge.namespace()), quoted(&node.name));

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::inside::Device;
 use super::matrix::Matrix;
-use crate::check;
+use crate::check::{self, Target};
 use crate::finding::Finding;
+use crate::render;
 
 /// The line of the guide's step 4 for one driver pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,6 +173,16 @@ impl Report {
         for line in &self.nodes {
             let _ = writeln!(out, "{line}");
         }
+        let below = |count: Option<u8>| count.is_some_and(|count| count < 2);
+        let lacks = self.nodes.iter().any(|line| below(line.params) || below(line.modules));
+        if lacks && matches!(self.checks.target, Target::Expertrail | Target::Nccl) {
+            let _ = writeln!(
+                out,
+                "driver keys and modules are not demanded by {}: --for {} judges them",
+                self.checks.target,
+                Target::DeepepIbgda
+            );
+        }
         if !self.nodes.is_empty() {
             out.push('\n');
         }
@@ -188,14 +199,14 @@ impl Report {
         for one in &self.resources {
             let _ = writeln!(
                 out,
-                "{}: state {}, rdma {}, gdrcopy {}, kernelModuleConfig {}, for {} ({} GPU nodes)",
+                "{}: state {}, rdma {}, gdrcopy {}, kernelModuleConfig {}, for {} ({})",
                 one.name,
                 one.state.as_deref().unwrap_or("none"),
                 one.rdma.map_or("not set", |on| if on { "enabled" } else { "disabled" }),
                 one.gdrcopy.as_deref().unwrap_or("not enabled"),
                 one.config.as_deref().unwrap_or("none"),
                 if one.selector.is_empty() { "all nodes".to_owned() } else { one.selector.join(",") },
-                one.nodes,
+                render::count(one.nodes, "GPU node"),
             );
         }
         if !self.resources.is_empty() {
@@ -220,8 +231,7 @@ impl Report {
                 format!("hugepages-2Mi {free}/{} MiB", offer.total >> 20)
             });
             let rest: Vec<String> = rdma.into_iter().chain(huge).collect();
-            let _ = writeln!(
-                out,
+            let line = format!(
                 "{:<40} {:<28} {:<8} {:<10} {}",
                 one.node,
                 one.product.as_deref().unwrap_or("-"),
@@ -229,6 +239,7 @@ impl Report {
                 one.gpus,
                 rest.join(", ")
             );
+            let _ = writeln!(out, "{}", line.trim_end());
         }
         out.push('\n');
     }
@@ -255,17 +266,16 @@ impl NodeTopology {
         }
         if let Some(matrix) = matrix {
             let wide = matrix.devices.iter().map(String::len).max().unwrap_or(0).max(4) + 1;
-            let _ = write!(out, "  {:wide$}", "");
-            for name in &matrix.devices {
-                let _ = write!(out, "{name:<wide$}");
-            }
-            out.push('\n');
-            for (name, row) in matrix.devices.iter().zip(&matrix.rows) {
-                let _ = write!(out, "  {name:<wide$}");
-                for cell in row {
-                    let _ = write!(out, "{:<wide$}", if cell.is_empty() { "-" } else { cell });
+            let mut line = |first: &str, cells: &[String]| {
+                let mut line = format!("  {first:<wide$}");
+                for cell in cells {
+                    let _ = write!(line, "{:<wide$}", if cell.is_empty() { "-" } else { cell });
                 }
-                out.push('\n');
+                let _ = writeln!(out, "{}", line.trim_end());
+            };
+            line("", &matrix.devices);
+            for (name, row) in matrix.devices.iter().zip(&matrix.rows) {
+                line(name, row);
             }
         }
         out.push('\n');

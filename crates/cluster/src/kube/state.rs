@@ -175,18 +175,32 @@ fn devices(judge: &Judge<'_>, pod: &Pod, inside: &Inside, find: &dyn Fn() -> Fin
         .filter(|one| one.link_layer.as_deref() == Some("InfiniBand") && one.active() == Some(false))
         .map(|one| format!("{} {}", one.name, one.state.as_deref().unwrap_or_default()))
         .collect();
-    if !down.is_empty() {
-        all.push(find().outcome(status, cause("rail-down")).saw(clean(&some(&down)), "4: ACTIVE").remedy(
-            "See the cable, the switch port and the subnet manager of these devices; keep the node out of jobs until then.",
-            &[&ask],
-        ));
-    }
     let rails = rails(&inside.devices);
     let gpus = pod
         .node
         .as_deref()
         .and_then(|name| judge.node(name))
         .and_then(|node| node.capacity.get(GPU).copied());
+    let enough = gpus.is_some_and(|gpus| gpus > 0 && rails.len() as u64 >= gpus);
+    if let (true, false, Some(gpus)) = (enough, down.is_empty(), gpus) {
+        // Second ports without a cable and cards for storage look the same as a rail that is down.
+        let observed = format!("{}, and {} rails for {gpus} GPUs are up", clean(&some(&down)), rails.len());
+        return vec![
+            find()
+                .outcome(Status::Warn, cause("rail-down"))
+                .saw(observed, "4: ACTIVE, where it is a rail")
+                .remedy(
+                    "See whether these are rails. A spare port, or one of a card for storage, may stay down.",
+                    &[&ask],
+                ),
+        ];
+    }
+    if !down.is_empty() {
+        all.push(find().outcome(status, cause("rail-down")).saw(clean(&some(&down)), "4: ACTIVE").remedy(
+            "See the cable, the switch port and the subnet manager of these devices; keep the node out of jobs until then.",
+            &[&ask],
+        ));
+    }
     let named: Vec<&str> = rails.iter().map(|one| one.name.as_str()).collect();
     let observed = format!(
         "{} of {} devices look like rails: {}",
@@ -195,7 +209,7 @@ fn devices(judge: &Judge<'_>, pod: &Pod, inside: &Inside, find: &dyn Fn() -> Fin
         clean(&named.join(" "))
     );
     match gpus {
-        Some(gpus) if (rails.len() as u64) < gpus => all.push(
+        Some(gpus) if !enough && gpus > 0 => all.push(
             find()
                 .outcome(Status::Warn, cause("fewer-rails-than-gpus"))
                 .saw(observed, format!("at least {gpus}, one for each GPU"))
@@ -219,8 +233,10 @@ fn matrix(judge: &Judge<'_>, pod: &Pod, finding: Finding) -> Option<Finding> {
                 Target::DeepepIbgda | Target::DeepepEfa => Status::Fail,
                 Target::Expertrail | Target::Nccl => Status::Warn,
             };
-            let observed =
-                format!("{} pairs of GPUs without NVLink, first {} and {}", pairs.len(), clean(a), clean(b));
+            let observed = match pairs.len() {
+                1 => format!("no NVLink between {} and {}", clean(a), clean(b)),
+                all => format!("{all} pairs of GPUs without NVLink, first {} and {}", clean(a), clean(b)),
+            };
             Some(finding.outcome(status, &NO_NVLINK).saw(observed, "NV# between all GPUs of a node").remedy(
                 "See the NVLinks and the fabric manager of this node: expertrail check on the node, or nvidia-smi nvlink -s in its driver pod.",
                 &[],

@@ -121,6 +121,16 @@ fn operators() -> Vec<Pair> {
             selected("h200"),
             "backed by",
         ),
+        pair(
+            "P304",
+            labelled(&json!({"nvidia.com/gpu.present": "true"})),
+            (Warn, "no driver resource selects gpu-c, whose product is not labelled"),
+            // It brings a driver of its own.
+            labelled(
+                &json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.driver": "pre-installed"}),
+            ),
+            "a driver of their own: gpu-c",
+        ),
     ]
 }
 
@@ -129,6 +139,15 @@ fn selected(pool: &'static str) -> Report {
     on(|world| {
         let mut new = node("gpu-c");
         new["metadata"]["labels"]["pool"] = json!(pool);
+        world.lists.get_mut("nodes").unwrap().push(new);
+    })
+}
+
+/// A third node with these labels only, without a driver pod.
+fn labelled(labels: &serde_json::Value) -> Report {
+    on(|world| {
+        let mut new = node("gpu-c");
+        new["metadata"]["labels"] = labels.clone();
         world.lists.get_mut("nodes").unwrap().push(new);
     })
 }
@@ -261,14 +280,15 @@ fn pods() -> Vec<Pair> {
             (Warn, "no driver pod; 2 GPUs allocatable"),
             // It brings a driver of its own.
             unserved("pre-installed"),
-            None,
+            "one on each of 2 GPU nodes; a driver of their own: gpu-c",
         ),
         pair(
             "P314",
             peermem(&failing),
             (Fail, "nvidia-peermem-ctr CrashLoopBackOff"),
+            // Nothing is said of it; the other node's are ready.
             peermem(&starting),
-            None,
+            "nvidia-peermem-ctr and nvidia-gdrcopy-ctr ready",
         ),
     ]
 }
@@ -305,9 +325,21 @@ fn kernels() -> Vec<Pair> {
             "2 of 3 devices look like rails: mlx5_1 mlx5_2",
         ),
         pair(
+            "P315",
+            inside(|inside| {
+                inside.devices.push(("mlx5_3".to_owned(), "1: DOWN", "10 Gb/sec (4X SDR)", "InfiniBand"));
+            }),
+            (Warn, "mlx5_3 1: DOWN, and 2 rails for 2 GPUs are up"),
+            // A spare port that is up.
+            inside(|inside| {
+                inside.devices.push(("mlx5_3".to_owned(), "4: ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand"));
+            }),
+            "2 of 4 devices look like rails: mlx5_1 mlx5_2",
+        ),
+        pair(
             "P326",
             inside(|inside| inside.matrix = inside.matrix.replace("NV18", "SYS")),
-            (Fail, "1 pairs of GPUs without NVLink, first GPU0 and GPU1"),
+            (Fail, "no NVLink between GPU0 and GPU1"),
             // Fewer links than its siblings have, but links.
             inside(|inside| inside.matrix = inside.matrix.replace("NV18", "NV1")),
             "2 GPUs, joined by NVLink",
@@ -418,6 +450,18 @@ fn offers() -> Vec<Pair> {
             }),
             "rdma/shared_a 63",
         ),
+        pair(
+            "P316",
+            offered("nvidia.com/hostdev", "1"),
+            (Fail, "nvidia.com/hostdev 1 of 2"),
+            // More than one for each GPU.
+            on(|world| {
+                for part in ["capacity", "allocatable"] {
+                    world.at("nodes", 0)["status"][part]["nvidia.com/hostdev"] = json!("4");
+                }
+            }),
+            "nvidia.com/hostdev 4",
+        ),
         // The provider's examples ask for 5120 MiB.
         pair(
             "P317",
@@ -495,7 +539,7 @@ fn hosts() -> Vec<Pair> {
             (Warn, "node-debugger-gpu-a-"),
             // Somebody else was faster.
             deletion("Error from server (NotFound): pods \"node-debugger-gpu-a-0\" not found\n"),
-            None,
+            "no pod of ours is left",
         ),
     ]
 }

@@ -110,7 +110,7 @@ pub struct World {
 
 pub fn node(name: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-H200", "pool": "h200"}},
-        "spec": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
+        "spec": {"providerID": "crusoe://0b6d1f52-1b0e-4a53-9d2c-0f3c5a6b7c8d", "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
         "status": {"capacity": {"cpu": "176", "nvidia.com/gpu": "2", "nvidia.com/hostdev": "2", "hugepages-2Mi": "0"},
             "allocatable": {"cpu": "175500m", "nvidia.com/gpu": "2", "nvidia.com/hostdev": "2", "hugepages-2Mi": "0"},
             "conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": "True"}]}})
