@@ -7,6 +7,7 @@ mod emit;
 mod findings;
 mod lint;
 mod narrow;
+mod own;
 mod text;
 
 use serde::{Deserialize, Serialize};
@@ -282,7 +283,7 @@ fn nics(facts: &Facts, decision: &Decision<'_>) -> Vec<Nic> {
             port: port.map_or(1, |port| port.number),
             role: Role::Other,
             reason: reason.clone(),
-            gbits: port.and_then(crate::facts::Port::gbits),
+            gbits: port.and_then(classify::gbits),
             efa: device.is_some_and(|device| device.driver.as_deref() == Some("efa")),
             infiniband: port.is_some_and(|port| port.link_layer.as_deref() == Some("InfiniBand")),
             gpus: Vec::new(),

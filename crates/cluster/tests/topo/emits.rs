@@ -162,10 +162,10 @@ GPU  PCI           NUMA  rail    distance  how
 3    0019:01:00.0  1     mlx5_3  NODE      by order, 2 tied
 
 rails:
-  mlx5_0  0000:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 to 1
-  mlx5_1  0002:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 to 1
-  mlx5_2  0010:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 to 3
-  mlx5_3  0012:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 to 3
+  mlx5_0  0000:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 and 1
+  mlx5_1  0002:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 and 1
+  mlx5_2  0010:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 and 3
+  mlx5_3  0012:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 and 3
 
 not rails:
   mlx5_4  0006:01:00.0  NUMA 0  Ethernet 200 Gb/s, while 4 devices have InfiniBand
