@@ -119,7 +119,7 @@ fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<
 }
 
 /// Values of variables may be of any length.
-fn short(value: &str) -> String {
+pub(super) fn short(value: &str) -> String {
     let mut text: String = value.chars().take(200).collect();
     if text.len() < value.len() {
         text.push_str("...");
