@@ -112,10 +112,8 @@ fn run(args: &TopoArgs) -> Result<u8, Stop> {
             }
         },
         Some(Emit::NcclXml) => topo::nccl_xml(&topology, &facts).ok_or_else(|| {
-            Stop::inconclusive(format!(
-                "no topology file: INCONCLUSIVE: {}; name the rails with --hca LIST",
-                reason()
-            ))
+            let hint = if topology.all_down() { "" } else { "; name the rails with --hca LIST" };
+            Stop::inconclusive(format!("no topology file: INCONCLUSIVE: {}{hint}", reason()))
         })?,
         Some(Emit::Json) => {
             let json =

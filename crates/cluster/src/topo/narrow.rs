@@ -4,6 +4,7 @@ use super::assign::least_cost;
 use super::classify::{Candidate, Decision, Fabric, RAIL_GBITS, bus_order, name, near_gpus, rate};
 use super::distance::Distance;
 use super::own::own;
+use super::text::many;
 
 /// A property in which rails are alike.
 type Key = fn(&Candidate<'_>) -> String;
@@ -79,7 +80,10 @@ fn outweighed(active: &[Candidate<'_>], gpus: usize) -> Option<String> {
     };
     let ((ib, carried), (ethernet, more)) = (sum(Fabric::InfiniBand, false), sum(Fabric::Ethernet, true));
     (ib < gpus && multiple(ethernet, gpus) && more > carried).then(|| {
-        format!("{ib} InfiniBand and {ethernet} Ethernet devices for {gpus} GPUs: either may be the rails")
+        format!(
+            "{ib} InfiniBand and {ethernet} Ethernet devices for {}: either may be the rails",
+            many(gpus, "GPU")
+        )
     })
 }
 
@@ -120,11 +124,12 @@ fn without_faster<'a>(
         let sum = |rates: &mut dyn Iterator<Item = f64>| rates.sum::<f64>();
         if sum(&mut slower().map(|c| c.gbits)) > sum(&mut top.iter().map(|c| c.gbits)) {
             decision.unclear.get_or_insert(format!(
-                "{} devices have {} and {} have {}, for {gpus} GPUs and equally far: either may be the rails",
+                "{} devices have {} and {} have {}, for {} and equally far: either may be the rails",
                 top.len(),
                 rate(best),
                 slower().count(),
-                rate(next)
+                rate(next),
+                many(gpus, "GPU")
             ));
         }
         return top.into_iter().chain(rest).collect();
@@ -371,10 +376,11 @@ fn two_rates(rails: &[Candidate<'_>], slower: &[Candidate<'_>], gpus: usize) -> 
         multiple(rails.len(), gpus) || !multiple(rails.len() + count, gpus) || rails.iter().any(near);
     (!believed).then(|| {
         format!(
-            "{} devices have {} and {count} like ones {}, for {gpus} GPUs and equally far: all may be rails",
+            "{} devices have {} and {count} like ones {}, for {} and equally far: all may be rails",
             rails.len(),
             rate(rails.first().map_or(0.0, |rail| rail.gbits)),
-            rate(first.gbits)
+            rate(first.gbits),
+            many(gpus, "GPU")
         )
     })
 }
@@ -530,7 +536,8 @@ fn doubt(rails: &[Candidate<'_>], whole: usize, gpus: usize) -> Option<String> {
     }
     if count > gpus && !multiple(whole, gpus) {
         return Some(format!(
-            "{count} devices are alike in link layer, rate, distance, partition and part, and {gpus} GPUs want {gpus} or a multiple"
+            "{count} devices are alike in link layer, rate, distance, partition and part, for {}, which need {gpus} or a multiple",
+            many(gpus, "GPU")
         ));
     }
     // Of Ethernet functions that hang by no GPU, frontend and storage links look like rails.
@@ -539,13 +546,15 @@ fn doubt(rails: &[Candidate<'_>], whole: usize, gpus: usize) -> Option<String> {
     }
     if whole > gpus {
         return Some(format!(
-            "{count} Ethernet devices of one rate are equally far from {gpus} GPUs: some may be frontend or storage links"
+            "{count} Ethernet devices of one rate are equally far from {}: some may be frontend or storage links",
+            many(gpus, "GPU")
         ));
     }
     if !even(whole, gpus) || whole * 4 <= gpus {
         return Some(format!(
-            "{count} Ethernet {} for {gpus} GPUs, and none hangs by a GPU: they may be frontend or storage links",
-            if count == 1 { "device" } else { "devices" }
+            "{} for {}, and none hangs by a GPU: they may be frontend or storage links",
+            many(count, "Ethernet device"),
+            many(gpus, "GPU")
         ));
     }
     None
