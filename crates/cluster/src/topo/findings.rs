@@ -225,15 +225,17 @@ fn plane(topology: &Topology, facts: &Facts) -> Option<Finding> {
         let mut gpus = topology.gpus.iter().filter_map(|gpu| facts.pci.at(&gpu.pci));
         device.is_some_and(|device| gpus.any(|gpu| super::between(gpu, device) <= Distance::Pxb))
     };
+    let device = |nic: &Nic| facts.rdma.value().into_iter().flatten().find(|device| device.name == nic.name);
     let is_down = |nic: &Nic| {
-        let device = facts.rdma.value().into_iter().flatten().find(|device| device.name == nic.name);
-        device.is_some_and(|device| {
+        device(nic).is_some_and(|device| {
             !device.ports.is_empty() && device.ports.iter().all(|port| port.active() == Some(false))
         })
     };
+    // A physical function whose virtual ones are the rails is no second port.
+    let made = |nic: &Nic| device(nic).is_some_and(|device| device.physfn.is_some());
     let second = |rail: &Nic| {
-        let mut others = topology.with(Role::Other);
-        others.find(|nic| card(nic).is_some() && card(nic) == card(rail) && is_down(nic) && near(nic))
+        let same = |nic: &&Nic| card(nic).is_some() && card(nic) == card(rail) && made(nic) == made(rail);
+        topology.with(Role::Other).find(|nic| same(nic) && is_down(nic) && near(nic))
     };
     let seconds: Option<Vec<&str>> =
         topology.with(Role::Rail).map(|rail| second(rail).map(|nic| nic.name.as_str())).collect();

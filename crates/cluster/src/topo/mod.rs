@@ -256,7 +256,7 @@ fn nothing(facts: &Facts, gpus: &[&PciDevice], decision: &Decision<'_>) -> Optio
             1 => "the one rail is down".to_owned(),
             count => format!("all {count} rails are down"),
         },
-        Some(all) => format!("none of the {} RDMA devices is an active rail", all.len()),
+        Some(all) => format!("{}, and no active rail", text::many(all.len(), "RDMA device")),
     })
 }
 

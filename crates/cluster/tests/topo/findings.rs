@@ -321,7 +321,46 @@ fn p102_a_whole_plane_that_is_down_is_a_warning() {
     assert_eq!((found.status, found.cause.as_deref()), (Status::Warn, Some("plane-down")));
     assert!(found.observed.ends_with("mlx5_1, mlx5_3, mlx5_5, mlx5_7"), "{}", found.observed);
     assert!(of(&planes(0).facts(), "P102", Target::Nccl).is_none());
+    // Physical functions that are down, and the virtual ones are the rails.
+    let mut made = planes(4);
+    for device in made.rdma.iter_mut().step_by(2) {
+        device.physfn = Some("0000:18:00.1".into());
+    }
+    let made = made.facts();
+    assert_eq!(topo::map(&made).rails(), ["mlx5_0", "mlx5_2", "mlx5_4", "mlx5_6"]);
+    assert!(of(&made, "P102", Target::Nccl).is_none());
     assert_eq!(of(&planes(1).facts(), "P102", Target::Nccl).unwrap().status, Status::Fail);
+}
+
+#[test]
+fn check_takes_named_rails_as_topo_does() {
+    use expertrail_cluster::check;
+    let facts = facts("roce-unclear");
+    let mapped = |rails: Option<Vec<String>>| {
+        let report = check::run(&facts, &check::Options { rails, ..check::Options::default() });
+        report.findings.into_iter().find(|finding| finding.id == "P100").unwrap()
+    };
+    assert_eq!(mapped(None).status, Status::Unknown);
+    let named = mapped(Some((0..8).map(|rail| format!("mlx5_{rail}")).collect()));
+    assert_eq!((named.status, named.observed.as_str()), (Status::Pass, "8 rails for 8 GPUs"));
+}
+
+#[test]
+fn compare_shows_the_rail_that_is_down_and_no_other_difference_of_place() {
+    use expertrail_cluster::compare;
+    let healthy = || whole(4).facts();
+    let ill = (0..4).fold(machine(4), |machine, gpu| {
+        let machine = machine.near(&format!("mlx5_{gpu}"), gpu);
+        if gpu == 1 { machine.down() } else { machine }
+    });
+    let nodes: Vec<compare::Node> = [healthy(), healthy(), ill.facts()]
+        .iter()
+        .enumerate()
+        .map(|(index, facts)| compare::Node::new(facts, format!("{index}.json")))
+        .collect();
+    let report = serde_json::to_string(&compare::run(&nodes, Vec::new())).unwrap();
+    assert!(report.contains("mlx5_0 PIX, mlx5_1 down, mlx5_2 PIX, mlx5_3 PIX"), "{report}");
+    assert!(!report.contains("NUMA nodes of rails"), "{report}");
 }
 
 #[test]
