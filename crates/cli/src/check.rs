@@ -8,7 +8,7 @@ use expertrail_cluster::probe;
 
 use crate::check_kube::KubeArgs;
 use crate::node::{Source, Stop, check_output, collecting, finish, itself, show};
-use crate::topo::profile;
+use crate::topo::{profile, rails};
 
 /// What the node is wanted for.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -49,6 +49,9 @@ pub(crate) struct CheckArgs {
     /// Provider profile to cross-check with: auto, none, an id (crusoe-b200, aws-p5en, ...) or a file.
     #[arg(long, value_name = "PROFILE", default_value = "auto")]
     profile: String,
+    /// The rails, where you know them: NAME,NAME,... (ports as in NAME:1 and a leading = are accepted).
+    #[arg(long, value_name = "LIST", conflicts_with = "kube")]
+    hca: Option<String>,
     /// Also run what a file cannot show: lock 1 GiB, GDRCopy, dma-buf export, opening RDMA devices, copies between GPUs.
     #[arg(long, conflicts_with_all = ["facts", "root", "kube"])]
     probe: bool,
@@ -79,7 +82,9 @@ fn run(args: &CheckArgs) -> Result<u8, Stop> {
     }
     let facts = args.source.read(&collecting())?;
     let profile = profile(&args.profile, &facts)?;
-    let options = check::Options { target: args.target.into(), profile: profile.map(|(profile, _)| profile) };
+    let rails = args.hca.as_deref().map(|list| rails(list, &facts)).transpose()?;
+    let options =
+        check::Options { target: args.target.into(), profile: profile.map(|(profile, _)| profile), rails };
     let mut report = check::run(&facts, &options);
     if args.probe {
         let options = probe::Options { program: itself(), ..probe::Options::default() };

@@ -21,6 +21,11 @@ impl Stop {
         Self { message: message.into(), code: 2 }
     }
 
+    /// What is printed.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Nothing can be said.
     pub(crate) fn inconclusive(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 3 }

@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 use expertrail_cluster::check::Target;
 use expertrail_cluster::finding::{Finding, Status};
 use expertrail_cluster::profile::{self, Profile};
-use expertrail_cluster::{collect, render, topo};
+use expertrail_cluster::{render, topo};
 
-use crate::node::{Source, Stop, check_output, finish, print, write_output};
+use crate::node::{Source, Stop, check_output, collecting, finish, print, write_output};
 
 /// What is printed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -43,7 +43,12 @@ pub(crate) struct TopoArgs {
 
 /// Runs the command; gives the exit code.
 pub(crate) fn main(args: &TopoArgs) -> u8 {
-    finish(run(args))
+    let result = run(args);
+    if let (Err(stop), Some(Emit::Env), None) = (&result, args.emit, &args.output) {
+        // `eval "$(...)"` of nothing succeeds: what is printed must fail. What cannot be printed has its message below.
+        let _ = print(&topo::refusal(stop.message()));
+    }
+    finish(result)
 }
 
 /// The profile that `name` asks for, and how it was chosen.
@@ -63,24 +68,14 @@ pub(crate) fn profile(
 
 fn run(args: &TopoArgs) -> Result<u8, Stop> {
     check_output(args.output.as_deref())?;
-    let named = args.hca.as_deref().map(rails).transpose()?;
+    let named = args.hca.as_deref().map(named).transpose()?;
     let rails: Option<Vec<String>> =
         named.as_ref().map(|named| named.iter().map(|(name, _)| name.clone()).collect());
-    // NVML says nothing that the mapping needs.
-    let options = collect::Options { without_nvml: true, ..collect::Options::default() };
-    let facts = args.source.read(&options)?;
+    // In a container only NVML tells which GPUs of the bus this process has.
+    let facts = args.source.read(&collecting())?;
     let profile = profile(&args.profile, &facts)?;
     let topology = topo::map_with(&facts, rails.as_deref());
-    for (name, port) in named.iter().flatten() {
-        if let (Some(port), Some(nic)) = (port, topology.device(name))
-            && nic.port != *port
-        {
-            return Err(Stop::usage(format!(
-                "--hca: port {port} of {name}: its port with a link is {}",
-                nic.port
-            )));
-        }
-    }
+    ports(named.as_deref().unwrap_or_default(), &topology)?;
     let findings =
         topo::findings(&topology, &facts, profile.as_ref().map(|(profile, _)| profile), Target::default());
     let bad: Vec<Finding> = findings
@@ -105,14 +100,20 @@ fn run(args: &TopoArgs) -> Result<u8, Stop> {
             }
             text
         }
-        Some(Emit::Env) => topo::env(&topology).ok_or_else(|| {
-            Stop::inconclusive(format!("no pins: INCONCLUSIVE: {}; name the rails with --hca LIST", reason()))
-        })?,
+        Some(Emit::Env) => match (topo::env(&topology), topo::unpinned(&topology)) {
+            (Some(pins), None) => pins,
+            (_, reason) => {
+                let reason = reason.unwrap_or_default();
+                if let Some(file) = &args.output {
+                    // Pins of an earlier run must not stay there, to be sourced.
+                    write_output(file, &topo::refusal(&reason))?;
+                }
+                return Err(Stop::inconclusive(reason));
+            }
+        },
         Some(Emit::NcclXml) => topo::nccl_xml(&topology, &facts).ok_or_else(|| {
-            Stop::inconclusive(format!(
-                "no topology file: INCONCLUSIVE: {}; name the rails with --hca LIST",
-                reason()
-            ))
+            let hint = if topology.all_down() { "" } else { "; name the rails with --hca LIST" };
+            Stop::inconclusive(format!("no topology file: INCONCLUSIVE: {}{hint}", reason()))
         })?,
         Some(Emit::Json) => {
             let json =
@@ -133,8 +134,31 @@ fn run(args: &TopoArgs) -> Result<u8, Stop> {
     Ok(code)
 }
 
+/// Refuses a port of `--hca` that is not the one that is pinned.
+fn ports(named: &[(String, Option<u32>)], topology: &topo::Topology) -> Result<(), Stop> {
+    for (name, port) in named {
+        if let (Some(port), Some(nic)) = (port, topology.device(name))
+            && nic.port != *port
+        {
+            return Err(Stop::usage(format!(
+                "--hca: port {port} of {name}: its port with a link is {}",
+                nic.port
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The rails that `--hca` names, for a mapping of `facts`.
+pub(crate) fn rails(list: &str, facts: &expertrail_cluster::facts::Facts) -> Result<Vec<String>, Stop> {
+    let named = named(list)?;
+    let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
+    ports(&named, &topo::map_with(facts, Some(&names)))?;
+    Ok(names)
+}
+
 /// Device names of `--hca`, with their ports where given.
-fn rails(list: &str) -> Result<Vec<(String, Option<u32>)>, Stop> {
+fn named(list: &str) -> Result<Vec<(String, Option<u32>)>, Stop> {
     if list.starts_with('^') {
         return Err(Stop::usage(
             "--hca: name the rails; a list of what to leave out (`^`) is not known here",

@@ -62,8 +62,19 @@ fn rails_that_cannot_be_told_exit_with_3_and_without_pins() {
     assert!(!out.contains("NVSHMEM_HCA_LIST"), "{out}");
     for emit in ["env", "nccl-xml"] {
         let (code, out, err) = on("roce-unclear", &["--emit", emit]);
-        assert_eq!((code, out.as_str()), (Some(3), ""), "{emit}");
+        assert_eq!((code, out.is_empty()), (Some(3), emit == "nccl-xml"), "{emit}");
         assert!(err.contains("INCONCLUSIVE") && err.contains("--hca LIST"), "{err}");
+    }
+    // What is given to `eval` fails there, and so does what a shell sources.
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("pins.sh");
+    let written = on("roce-unclear", &["--emit", "env", "-o", file.to_str().unwrap()]);
+    assert_eq!((written.0, written.1.as_str()), (Some(3), ""));
+    for script in [on("roce-unclear", &["--emit", "env"]).1, std::fs::read_to_string(&file).unwrap()] {
+        let shell = Command::new("sh").args(["-c", "eval \"$1\"", "sh", &script]).output().unwrap();
+        assert_eq!(shell.status.code(), Some(1), "{script}");
+        let told = String::from_utf8(shell.stderr).unwrap();
+        assert!(told.contains("INCONCLUSIVE"), "{told}");
     }
     // The document says it too.
     let (code, out, _) = on("roce-unclear", &["--emit", "json"]);

@@ -29,7 +29,7 @@ fn facts(place: &std::path::Path) -> Facts {
 }
 
 fn report(place: &std::path::Path, target: Target) -> Report {
-    check::run(&facts(place), &Options { target, profile: None })
+    check::run(&facts(place), &Options { target, ..Options::default() })
 }
 
 /// The checks that [`check::run`] makes.
@@ -103,7 +103,8 @@ fn trees_raise_what_they_should_and_near_misses_do_not() {
     let mut wrong = Vec::new();
     for fixture in fixtures() {
         let place = tree::unpack_text(&fixture.text);
-        let options = Options { target: fixture.target, profile: fixture.profile.clone() };
+        let options =
+            Options { target: fixture.target, profile: fixture.profile.clone(), ..Options::default() };
         let report = check::run(&facts(place.path()), &options);
         let of_id: Vec<&Finding> =
             report.findings.iter().filter(|finding| finding.id == fixture.id).collect();
@@ -189,7 +190,7 @@ fn virtual_machine() -> Root {
 #[test]
 fn the_h200_virtual_machine() {
     let facts = collect::facts(&virtual_machine(), &collect::Options::default());
-    let of = |target| check::run(&facts, &Options { target, profile: None });
+    let of = |target| check::run(&facts, &Options { target, ..Options::default() });
     let report = of(Target::DeepepIbgda);
     let failed = |report: &Report| -> Vec<String> {
         report.findings.iter().filter(|f| f.status == Status::Fail).map(|f| f.id.clone()).collect()
@@ -221,7 +222,7 @@ fn the_h200_virtual_machine() {
 fn with_no_evidence_of_the_environment_every_remedy_is_printed() {
     let mut facts = collect::facts(&virtual_machine(), &collect::Options::default());
     facts.kernel.hypervisor = expertrail_cluster::facts::Fact::default();
-    let report = check::run(&facts, &Options { target: Target::DeepepIbgda, profile: None });
+    let report = check::run(&facts, &Options { target: Target::DeepepIbgda, ..Options::default() });
     assert_eq!(report.managed.manager, Manager::Unknown);
     let text = report.text(false);
     for line in [
@@ -289,7 +290,7 @@ fn no_text_of_a_document_reaches_the_terminal_as_control_characters() {
     facts.node = Fact::read("n\u{1b}[31m\nPASS".to_owned(), "x", Scope::Host);
     facts.environment.operator_signs =
         Fact::read(vec!["/run\u{1b}]0;\u{7}\nPASS".to_owned()], "x", Scope::Host);
-    let text = check::run(&facts, &Options { target: Target::DeepepIbgda, profile: None }).text(true);
+    let text = check::run(&facts, &Options { target: Target::DeepepIbgda, ..Options::default() }).text(true);
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
     assert!(text.contains("\nn [31m PASS for deepep-ibgda: "), "{text}");
     assert!(

@@ -62,7 +62,7 @@ fn differences(now: &str, then: &str) -> String {
 
 /// Compares the whole report of `facts` with the file of that name.
 fn is_as_kept(name: &str, facts: &Facts, target: Target) {
-    let text = check::run(facts, &Options { target, profile: None }).text(true);
+    let text = check::run(facts, &Options { target, ..Options::default() }).text(true);
     for leak in ["/LEAKED", "4242424242", "/tmp", env!("CARGO_MANIFEST_DIR")] {
         assert!(!text.contains(leak), "{leak} is in the report:\n{text}");
     }

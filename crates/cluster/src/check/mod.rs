@@ -29,6 +29,8 @@ pub struct Options {
     pub target: Target,
     /// Provider profile to cross-check with.
     pub profile: Option<Profile>,
+    /// The rails, where the caller knows them.
+    pub rails: Option<Vec<String>>,
 }
 
 /// Ids of the checks of this part with what each looks at. An id is never used again for something else.
@@ -145,7 +147,7 @@ pub fn run(facts: &Facts, options: &Options) -> Report {
         facts,
         target: options.target,
         managed: environment::manager(facts),
-        topology: topo::map(facts),
+        topology: topo::map_with(facts, options.rails.as_deref()),
     };
     let parts: [fn(&Context<'_>) -> Vec<Finding>; 8] = [
         driver::check,

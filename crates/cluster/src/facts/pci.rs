@@ -18,11 +18,12 @@ impl Pci {
         self.devices.value()?.iter().find(|device| device.address.eq_ignore_ascii_case(address))
     }
 
-    /// NVIDIA GPUs, by address: class 0x0302 (3D) or 0x0300 (VGA) of vendor 0x10de.
+    /// NVIDIA GPUs that CUDA may use, by address: class 0x0302 (3D) or 0x0300 (VGA) of vendor 0x10de, bound to the driver `nvidia`. One
+    /// that is bound to another driver (`nouveau`, or `vfio-pci` for a virtual machine) has no rank here.
     pub fn gpus(&self) -> Vec<&PciDevice> {
         self.devices
             .value()
-            .map(|all| all.iter().filter(|device| device.is_gpu()).collect())
+            .map(|all| all.iter().filter(|device| device.is_gpu() && device.serves_cuda()).collect())
             .unwrap_or_default()
     }
 }
@@ -64,6 +65,11 @@ impl PciDevice {
         let class = self.class.as_deref().unwrap_or_default();
         self.vendor.as_deref() == Some("0x10de")
             && (class.starts_with("0x0302") || class.starts_with("0x0300"))
+    }
+
+    /// Whether its driver is NVIDIA's, or none is told.
+    fn serves_cuda(&self) -> bool {
+        self.driver.as_deref().is_none_or(|driver| driver == "nvidia")
     }
 }
 

@@ -1,11 +1,14 @@
 //! Which RDMA devices are rails: by state, link layer, rate, distance, partition and kind of function, never by name.
 
 use super::distance::{Distance, between};
-use super::narrow::{fabric_of, fastest, narrow};
+use super::narrow::{fabric_of, fastest, narrow, owned};
 use crate::facts::{Facts, PciDevice, Port, RdmaDevice};
 
 /// A link slower than this is no rail of a GPU node: the slowest in use are EFA's functions of 100 Gb/s.
 pub(super) const RAIL_GBITS: f64 = 90.0;
+
+/// No port is faster: eight lanes of the fastest generation that has a name (GDR, 400 Gb/s each) and twice that again.
+const MOST_GBITS: f64 = 6400.0;
 
 /// What carries a device's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +76,10 @@ pub(super) fn decide<'a>(facts: &'a Facts, gpus: &[&PciDevice]) -> Decision<'a> 
     candidates.sort_by(|a, b| bus_order(&a.pci.address).cmp(&bus_order(&b.pci.address)));
     let (active, down): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|candidate| candidate.active);
     let (active, down) = fabric_of(active, down, gpus.len(), &mut decision);
-    let (active, slower) = fastest(active, gpus.len(), &mut decision);
-    narrow(active, slower, down, gpus.len(), &mut decision);
+    if let Some((active, down)) = owned(active, down, gpus.len(), &mut decision) {
+        let (active, slower) = fastest(active, gpus.len(), &mut decision);
+        narrow(active, slower, down, gpus.len(), &mut decision);
+    }
     decision
 }
 
@@ -91,7 +96,7 @@ fn candidate<'a>(
         .pci
         .at(address)
         .ok_or_else(|| format!("its PCI function {address} is not among the network functions"))?;
-    let rate = |port: &&Port| port.gbits().unwrap_or(0.0);
+    let rate = |port: &&Port| gbits(port).unwrap_or(0.0);
     let best = |active: bool| {
         let ports = device.ports.iter().filter(move |port| (port.active() == Some(true)) == active);
         ports.max_by(|a, b| rate(a).total_cmp(&rate(b)).then(b.number.cmp(&a.number)))
@@ -124,6 +129,7 @@ pub(super) fn near_gpus(rail: &Candidate<'_>) -> String {
     match gpus.as_slice() {
         [] => "no GPU".to_owned(),
         [one] => format!("GPU {one}"),
+        [first, second] => format!("GPUs {first} and {second}"),
         [first, .., last] if last - first + 1 == gpus.len() => format!("GPUs {first} to {last}"),
         _ => format!("GPUs {}", gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     }
@@ -135,6 +141,11 @@ pub(super) fn name(fabric: Fabric) -> &'static str {
         Fabric::Efa => "EFA",
         Fabric::Ethernet => "Ethernet",
     }
+}
+
+/// Gb/s of a port, where it is a rate that a port can have.
+pub(super) fn gbits(port: &Port) -> Option<f64> {
+    port.gbits().filter(|gbits| *gbits <= MOST_GBITS)
 }
 
 pub(super) fn rate(gbits: f64) -> String {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{Gpu, Role, Topology};
 use crate::facts::{Facts, Link, PciDevice};
+use crate::render::one_line;
 
 /// The list that NCCL takes: exact names, with ports. Only NCCL knows the leading `=`, without which `mlx5_1` also means `mlx5_10` and on.
 /// None for EFA, whose devices NCCL takes through its libfabric plugin.
@@ -28,15 +29,57 @@ pub(super) fn domains(gpu: &Gpu) -> String {
     names.join(",")
 }
 
-/// Shell lines that pin each local rank to its rails; to be sourced with `LOCAL_RANK` set. None where the mapping does not stand.
+/// Variables in which launchers tell the local rank, in the order in which they are looked at: torchrun and PyTorch, Slurm, Open MPI, Intel
+/// MPI, MPICH and Hydra, MVAPICH, Cray PALS, Flux.
+const RANKS: [&str; 8] = [
+    "LOCAL_RANK",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PMI_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "FLUX_TASK_LOCAL_ID",
+];
+
+/// `text` as one word of a shell.
+pub(super) fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.:,=-".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    let safe: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("'{}'", safe.replace('\'', "'\\''"))
+}
+
+/// Shell lines that say `reason` and fail: what `eval "$(...)"` gets where there are no pins, so that it does not pass.
+pub fn refusal(reason: &str) -> String {
+    format!("printf '%s\\n' {} >&2; false\n", quoted(reason))
+}
+
+/// Why there are no pins; none where there are.
+pub fn unpinned(topology: &Topology) -> Option<String> {
+    let hint = if topology.all_down() { "" } else { "; name the rails with --hca LIST" };
+    match (&topology.inconclusive, &topology.unranked) {
+        (Some(reason), _) => Some(format!("no pins: INCONCLUSIVE: {reason}{hint}")),
+        (None, Some(reason)) => Some(format!("no pins: {reason}")),
+        (None, None) => None,
+    }
+}
+
+/// Shell lines that pin each local rank to its rails; to be sourced in each rank. None where [`unpinned`] tells a reason.
 pub fn env(topology: &Topology) -> Option<String> {
-    if topology.inconclusive.is_some() {
+    if unpinned(topology).is_some() {
         return None;
     }
-    let mut out = String::from(
-        "# GPU to NIC pins of this node, by expertrail topo. In each rank, with LOCAL_RANK set:\n\
-         #   eval \"$(expertrail topo --emit env)\"\n",
+    let mut out = format!(
+        "# GPU to NIC pins of this node, by expertrail topo. In each rank, whose launcher sets LOCAL_RANK or its own variable:\n\
+         #   eval \"$({})\"\n",
+        topology.command()
     );
+    if let Some(reason) = &topology.limited_by {
+        let _ = writeln!(out, "# Ranks are those of the GPUs that are visible: {}", one_line(reason));
+    }
     let nccl = nccl_list(topology);
     if let Some(list) = &nccl {
         let _ = writeln!(out, "export NCCL_IB_HCA='{list}'");
@@ -48,26 +91,45 @@ pub fn env(topology: &Topology) -> Option<String> {
              export NVSHMEM_NETDEVS_POLICY=EXTERNAL_SHARING_PCIE_SWITCH_NIC_EXCLUSIVE\n",
         );
     }
-    out.push_str("case \"${LOCAL_RANK:?set LOCAL_RANK to the local rank}\" in\n");
-    for gpu in &topology.gpus {
+    // The first that is set: ${A:-${B:-...}}.
+    let rank = RANKS.iter().rev().fold(String::new(), |rest, name| format!("${{{name}:-{rest}}}"));
+    let _ = writeln!(out, "expertrail_rank=\"{rank}\"\ncase \"$expertrail_rank\" in");
+    let ranks = ranked(topology);
+    // Where a rank sees one GPU of several, that one is its own, whatever its number.
+    let only = ranks.len() == 1 && topology.gpus.len() > 1;
+    if !only {
+        let names = RANKS.join(", ");
+        let _ = writeln!(out, "  '') echo 'no local rank: none of {names} is set' >&2; false ;;");
+    }
+    for (rank, gpu) in ranks {
         let (index, pci) = (gpu.index, &gpu.pci);
+        let rank = if only { "*".to_owned() } else { rank.to_string() };
+        let about =
+            if rank == index.to_string() { format!("GPU {pci}") } else { format!("GPU {index}, {pci}") };
         let _ = match (pins(gpu), &nccl) {
             (None, _) => {
-                writeln!(out, "  {index}) echo 'no rail is up for GPU {index} ({pci})' >&2; false ;;")
+                writeln!(out, "  {rank}) echo 'no rail is up for GPU {index} ({pci})' >&2; false ;;")
             }
             (Some(_), None) => {
-                writeln!(out, "  {index}) : ;;  # GPU {pci}, libfabric domains {}", domains(gpu))
+                writeln!(out, "  {rank}) : ;;  # {about}, libfabric domains {}", domains(gpu))
             }
             (Some(pins), Some(_)) => {
-                writeln!(
-                    out,
-                    "  {index}) export NVSHMEM_HCA_LIST={pins} UCX_NET_DEVICES={pins} ;;  # GPU {pci}"
-                )
+                writeln!(out, "  {rank}) export NVSHMEM_HCA_LIST={pins} UCX_NET_DEVICES={pins} ;;  # {about}")
             }
         };
     }
-    out.push_str("  *) echo \"no GPU has local rank $LOCAL_RANK\" >&2; false ;;\nesac\n");
+    if !only {
+        out.push_str("  *) echo \"no GPU has local rank $expertrail_rank\" >&2; false ;;\n");
+    }
+    out.push_str("esac\n");
     Some(out)
+}
+
+/// The GPUs that have a local rank, in its order.
+pub(super) fn ranked(topology: &Topology) -> Vec<(usize, &Gpu)> {
+    let mut all: Vec<(usize, &Gpu)> = topology.gpus.iter().filter_map(|gpu| Some((gpu.rank?, gpu))).collect();
+    all.sort_unstable_by_key(|&(rank, _)| rank);
+    all
 }
 
 /// A topology file for `NCCL_TOPO_FILE`: NUMA nodes, the bridges that join devices, GPUs and rails. NCCL looks devices up by their bus

@@ -1,6 +1,7 @@
 //! What the mapping means.
 
 use super::lint;
+use super::text::many;
 use super::{Distance, Nic, Role, Topology};
 use crate::causes::CauseEntry;
 use crate::check::Target;
@@ -27,6 +28,11 @@ const DOWN: CauseEntry = CauseEntry {
     id: "rail-down",
     title: "a rail's port is not active",
     text: "The GPU of this rail has no way to other nodes: a run hangs, or falls back to another NIC and halves the bandwidth of both GPUs.",
+};
+const PLANE: CauseEntry = CauseEntry {
+    id: "plane-down",
+    title: "the other port of every rail's card is not active",
+    text: "Where each card's two ports are the planes of a network, half of the bandwidth is missing and nothing else shows it. Cards of which one port is used look the same.",
 };
 const FARTHER: CauseEntry = CauseEntry {
     id: "rail-far",
@@ -71,7 +77,10 @@ const SHORT: CauseEntry = CauseEntry {
 
 /// Causes of this part.
 pub const CAUSES: &[&[CauseEntry]] = &[
-    &[UNCLEAR, FEW, UNEVEN, DOWN, FARTHER, LOPSIDED, PROFILE, SLOW_LINK, NOT_MLX5, SAME_NIC, PLANES, SHORT],
+    &[
+        UNCLEAR, FEW, UNEVEN, DOWN, PLANE, FARTHER, LOPSIDED, PROFILE, SLOW_LINK, NOT_MLX5, SAME_NIC, PLANES,
+        SHORT,
+    ],
     lint::CAUSES,
 ];
 
@@ -123,6 +132,7 @@ pub fn findings(
         all.extend(planes(topology, facts, target));
     }
     all.extend(topology.with(Role::FailedRail).map(|nic| down(nic, facts)));
+    all.extend(plane(topology, facts));
     all.extend(against(topology, facts, profile));
     all.extend(links(topology, facts));
     all.extend(ibgda(topology, facts, target));
@@ -133,7 +143,12 @@ pub fn findings(
 fn resolved(topology: &Topology, facts: &Facts) -> Finding {
     let finding = finding("P100").from_fact(&facts.rdma).from_fact(&facts.pci.devices);
     match &topology.inconclusive {
-        None => finding.saw(format!("{} rails for {} GPUs", topology.rails().len(), topology.gpus.len()), ""),
+        None => finding.saw(rails_for(topology.rails().len(), topology.gpus.len()), ""),
+        // It is known which they are; P102 says what is wrong with each.
+        Some(_) if topology.all_down() => {
+            let down = rails_for(topology.with(Role::FailedRail).count(), topology.gpus.len());
+            finding.saw(format!("{down}, none of them up"), "")
+        }
         Some(reason) if facts.pci.devices.value().is_some() && facts.pci.gpus().is_empty() => {
             finding.not_applicable(reason.clone())
         }
@@ -144,12 +159,15 @@ fn resolved(topology: &Topology, facts: &Facts) -> Finding {
     }
 }
 
+fn rails_for(rails: usize, gpus: usize) -> String {
+    format!("{} for {}", many(rails, "rail"), many(gpus, "GPU"))
+}
+
 fn enough(topology: &Topology, facts: &Facts) -> Finding {
     let (rails, gpus) =
         (topology.rails().len() + topology.with(Role::FailedRail).count(), topology.gpus.len());
-    let finding = finding("P101")
-        .saw(format!("{rails} rails for {gpus} GPUs"), format!("{gpus} or a multiple"))
-        .from_fact(&facts.rdma);
+    let finding =
+        finding("P101").saw(rails_for(rails, gpus), format!("{gpus} or a multiple")).from_fact(&facts.rdma);
     if gpus > 0 && rails.is_multiple_of(gpus) {
         return finding;
     }
@@ -160,7 +178,7 @@ fn enough(topology: &Topology, facts: &Facts) -> Finding {
     }
     finding.outcome(Status::Warn, &FEW).remedy(
         "Pin every rank to its rail, so that the ranks are spread over all of them.",
-        &["eval \"$(expertrail topo --emit env)\""],
+        &[&format!("eval \"$({})\"", topology.command())],
     )
 }
 
@@ -171,14 +189,70 @@ fn down(nic: &Nic, facts: &Facts) -> Finding {
     if port.is_some_and(|port| port.active().is_none()) {
         return finding.unknown(nic.reason.clone()).from_fact(&facts.rdma);
     }
-    finding
-        .outcome(Status::Fail, &DOWN)
-        .saw(format!("{}{}", nic.reason, gpus(nic)), "4: ACTIVE")
-        .at(format!("/sys/class/infiniband/{}/ports/{}/state", nic.name, nic.port), crate::facts::Scope::HostKernel)
-        .remedy(
-            "Look at the cable, the switch port and the subnet manager; reset the device; until it is up leave this node out.",
-            &[&format!("cat /sys/class/infiniband/{0}/ports/{1}/phys_state   # Polling: no link partner; Disabled: switched off", nic.name, nic.port), "ibstat; dmesg | grep -i mlx5"],
-        )
+    let finding =
+        finding.outcome(Status::Fail, &DOWN).saw(format!("{}{}", nic.reason, gpus(nic)), "4: ACTIVE").at(
+            format!("/sys/class/infiniband/{}/ports/{}/state", nic.name, nic.port),
+            crate::facts::Scope::HostKernel,
+        );
+    // INIT and ARMED: the link stands, and no subnet manager has brought the port up (InfiniBand Architecture, PortState).
+    let waits = nic.infiniband
+        && port.is_some_and(|port| {
+            matches!(port.state_number(), Some(2 | 3))
+                && port.phys_state.as_deref().is_some_and(|state| state.contains("LinkUp"))
+        });
+    // One text for all, so that it is printed once.
+    if waits {
+        return finding.remedy(
+            "The link is up and waits for the subnet manager: start it, or find out why it does not reach these ports; until then leave this node out.",
+            &["sminfo   # the subnet manager that the ports know", "grep . /sys/class/infiniband/*/ports/*/sm_lid   # 0x0: none"],
+        );
+    }
+    finding.remedy(
+        "Look at the cable, the switch port and the subnet manager; reset the device; until it is up leave this node out.",
+        &[PHYSICAL, "ibstat; dmesg | grep -i mlx5"],
+    )
+}
+
+/// What shows the links below the ports.
+const PHYSICAL: &str =
+    "grep . /sys/class/infiniband/*/ports/*/phys_state   # Polling: no link partner; Disabled: switched off";
+
+/// The second ports of all rails' cards, where all of them are down: a plane of the network, or ports that nobody uses.
+fn plane(topology: &Topology, facts: &Facts) -> Option<Finding> {
+    let card = |nic: &Nic| Some(nic.pci.as_deref()?.rsplit_once('.')?.0.to_owned());
+    let near = |nic: &Nic| {
+        let device = nic.pci.as_deref().and_then(|address| facts.pci.at(address));
+        let mut gpus = topology.gpus.iter().filter_map(|gpu| facts.pci.at(&gpu.pci));
+        device.is_some_and(|device| gpus.any(|gpu| super::between(gpu, device) <= Distance::Pxb))
+    };
+    let device = |nic: &Nic| facts.rdma.value().into_iter().flatten().find(|device| device.name == nic.name);
+    let is_down = |nic: &Nic| {
+        device(nic).is_some_and(|device| {
+            !device.ports.is_empty() && device.ports.iter().all(|port| port.active() == Some(false))
+        })
+    };
+    // A physical function whose virtual ones are the rails is no second port.
+    let made = |nic: &Nic| device(nic).is_some_and(|device| device.physfn.is_some());
+    let second = |rail: &Nic| {
+        let same = |nic: &&Nic| card(nic).is_some() && card(nic) == card(rail) && made(nic) == made(rail);
+        topology.with(Role::Other).find(|nic| same(nic) && is_down(nic) && near(nic))
+    };
+    let seconds: Option<Vec<&str>> =
+        topology.with(Role::Rail).map(|rail| second(rail).map(|nic| nic.name.as_str())).collect();
+    let seconds = seconds.filter(|all| !all.is_empty())?;
+    Some(
+        finding("P102")
+            .outcome(Status::Warn, &PLANE)
+            .saw(
+                format!("the other port of every rail's card is not active: {}", seconds.join(", ")),
+                "active, where the network has two planes",
+            )
+            .from_fact(&facts.rdma)
+            .remedy(
+                "Look whether these ports have cables: where the network has two planes, one of them is down as a whole (a switch, or its subnet manager).",
+                &[PHYSICAL],
+            ),
+    )
 }
 
 /// Whose rail it is.
@@ -205,10 +279,7 @@ fn slow(topology: &Topology) -> Vec<Finding> {
                     format!("/sys/class/infiniband/{}/ports/{}/rate", nic.name, nic.port),
                     crate::facts::Scope::HostKernel,
                 )
-                .remedy(
-                    "Look at the cable and the switch port, then bring the link up again.",
-                    &[&format!("ibstatus {}", nic.name)],
-                )
+                .remedy("Look at the cable and the switch port, then bring the link up again.", &["ibstatus"])
         })
         .collect()
 }
@@ -241,7 +312,7 @@ fn unpinned(topology: &Topology, facts: &Facts, target: Target) -> Option<Findin
             .from_fact(&facts.pci.devices)
             .remedy(
                 "Pin each rank (checked in the environment of a rank that is pinned, this passes).",
-                &["eval \"$(expertrail topo --emit env)\"   # in each rank, before deep_ep.Buffer()"],
+                &[&format!("eval \"$({})\"   # in each rank, before deep_ep.Buffer()", topology.command())],
             ),
     )
 }
@@ -294,8 +365,10 @@ fn spread(topology: &Topology, facts: &Facts) -> Finding {
             (node, gpus, topology.devices.iter().filter(places).filter(|nic| nic.numa == Some(node)).count())
         })
         .collect();
-    let text: Vec<String> =
-        counts.iter().map(|(node, gpus, rails)| format!("NUMA {node}: {gpus} GPUs, {rails} rails")).collect();
+    let text: Vec<String> = counts
+        .iter()
+        .map(|&(node, gpus, rails)| format!("NUMA {node}: {}, {}", many(gpus, "GPU"), many(rails, "rail")))
+        .collect();
     let finding = finding.saw(text.join("; "), "the same ratio on every NUMA node");
     let (_, gpus, rails) = counts.first().copied().unwrap_or_default();
     if counts.iter().all(|(_, g, r)| g * rails == r * gpus) {
@@ -357,7 +430,7 @@ fn against(topology: &Topology, facts: &Facts, profile: Option<&Profile>) -> Opt
             .saw(differences.join("; "), format!("what {} says", profile.sources.join(", ")))
             .remedy(
                 "Use the mapping of this node's hardware in launch files, not the document's device names.",
-                &["expertrail topo --emit env"],
+                &[&topology.command()],
             ),
     )
 }
@@ -398,7 +471,7 @@ fn reduced(name: &str, device: &PciDevice, nic: bool) -> Option<Finding> {
             )
             .remedy(
                 "Reset or reseat the device; in a virtual machine ask the provider to look at the host.",
-                &[&format!("lspci -vv -s {} | grep LnkSta", device.address)],
+                &["sudo lspci -vv | grep -E '^[0-9a-f]|LnkSta:'"],
             ),
     )
 }

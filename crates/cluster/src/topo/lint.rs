@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::emit::quoted;
 use super::findings::finding;
 use super::{Role, Topology};
 use crate::causes::CauseEntry;
@@ -51,14 +52,11 @@ pub(super) fn findings(topology: &Topology, facts: &Facts) -> Vec<Finding> {
                 .about(name)
                 .outcome(Status::Fail, &PREFIX)
                 .saw(short(value), short(value.trim_start_matches(['=', '^'])))
-                .remedy(
-                    "Leave the prefix away.",
-                    &[&format!("export {name}={}", short(value.trim_start_matches(['=', '^'])))],
-                )));
+                .remedy("Leave the prefix away.", &[&export(name, value.trim_start_matches(['=', '^']))])));
         }
     }
     for name in ["NVSHMEM_HCA_LIST", "UCX_NET_DEVICES", "NCCL_IB_HCA"] {
-        all.extend(variables.get(name).and_then(|value| devices(topology, name, value)).map(at));
+        all.extend(variables.get(name).and_then(|value| devices(topology, facts, name, value)).map(at));
     }
     all.extend(variables.get("NCCL_IB_HCA").and_then(|value| loose(topology, value)).map(at));
     all
@@ -84,7 +82,8 @@ pub(super) fn pinned(variables: &BTreeMap<String, String>) -> Option<&'static st
 
 fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<Finding> {
     let (list, on) = (list(variables), on(variables));
-    let pins = &["eval \"$(expertrail topo --emit env)\"   # in each rank, before deep_ep.Buffer()"];
+    let step = format!("eval \"$({})\"   # in each rank, before deep_ep.Buffer()", topology.command());
+    let pins = &[step.as_str()];
     if let (Some((name, list)), false) = (list, on) {
         return Some(
             finding("P107")
@@ -119,7 +118,7 @@ fn nvshmem(topology: &Topology, variables: &BTreeMap<String, String>) -> Option<
 }
 
 /// Values of variables may be of any length.
-fn short(value: &str) -> String {
+pub(super) fn short(value: &str) -> String {
     let mut text: String = value.chars().take(200).collect();
     if text.len() < value.len() {
         text.push_str("...");
@@ -127,30 +126,55 @@ fn short(value: &str) -> String {
     text
 }
 
+/// A line that sets `name`. The value comes from a capture, so the shell must take it as one word; one that is longer than any list is
+/// left out rather than cut.
+fn export(name: &str, value: &str) -> String {
+    if value.len() > 4096 { format!("export {name}=...") } else { format!("export {name}={}", quoted(value)) }
+}
+
 /// The device names of a list: prefixes and ports dropped.
 fn names(list: &str) -> Vec<&str> {
     entries(list).into_iter().map(|(name, _)| name).collect()
 }
 
-/// The device names of a list, and whether each has a port.
-fn entries(list: &str) -> Vec<(&str, bool)> {
+/// The device names of a list, and the port of each where it has one.
+fn entries(list: &str) -> Vec<(&str, Option<&str>)> {
     list.trim_start_matches(['=', '^'])
         .split(',')
-        .map(|entry| entry.split_once(':').map_or((entry.trim(), false), |(name, _)| (name.trim(), true)))
+        .map(|entry| match entry.split_once(':') {
+            None => (entry.trim(), None),
+            Some((name, port)) => (name.trim(), Some(port.trim())),
+        })
         .filter(|(name, _)| !name.is_empty())
         // More than any node has; the time that comparing takes is a product.
         .take(1024)
         .collect()
 }
 
-fn devices(topology: &Topology, variable: &str, value: &str) -> Option<Finding> {
+/// What is wrong with `port` of a rail; none where it is a port that is up, or where nobody knows the ports.
+fn port_of(facts: &Facts, name: &str, port: &str) -> Option<String> {
+    let device = facts.rdma.value()?.iter().find(|device| device.name == name)?;
+    let known =
+        port.parse().ok().and_then(|number: u32| device.ports.iter().find(|port| port.number == number));
+    match known {
+        None if device.ports.is_empty() => None,
+        None => Some(format!("{name} has no port {}", short(port))),
+        Some(known) if known.active() == Some(false) => Some(format!(
+            "port {port} of {name} is not active ({})",
+            known.state.as_deref().map_or(String::new(), short)
+        )),
+        Some(_) => None,
+    }
+}
+
+fn devices(topology: &Topology, facts: &Facts, variable: &str, value: &str) -> Option<Finding> {
     // `^` names what is left out.
     if value.starts_with('^') || topology.inconclusive.is_some() {
         return None;
     }
     let exact = variable != "NCCL_IB_HCA" || value.starts_with('=');
     let mut wrong = Vec::new();
-    for (name, ported) in entries(value) {
+    for (name, port) in entries(value) {
         let matched: Vec<_> = topology
             .devices
             .iter()
@@ -158,7 +182,7 @@ fn devices(topology: &Topology, variable: &str, value: &str) -> Option<Finding> 
             .collect();
         match matched.as_slice() {
             // UCX takes network interfaces too, and `all`; a name with a port is an RDMA device's.
-            [] if variable == "UCX_NET_DEVICES" && !ported => {}
+            [] if variable == "UCX_NET_DEVICES" && port.is_none() => {}
             [] => wrong.push(format!("{} does not exist", short(name))),
             _ if matched.iter().all(|nic| nic.role != Role::Rail) => {
                 wrong.push(format!(
@@ -166,7 +190,14 @@ fn devices(topology: &Topology, variable: &str, value: &str) -> Option<Finding> 
                     matched.first().map_or("", |nic| nic.reason.as_str())
                 ));
             }
-            _ => {}
+            rails => {
+                // Of the devices whose names begin with this one some have the port: then it is not wrong for those.
+                let faults: Option<Vec<String>> = port.and_then(|port| {
+                    let rails = rails.iter().filter(|nic| nic.role == Role::Rail);
+                    rails.map(|nic| port_of(facts, &nic.name, port)).collect()
+                });
+                wrong.extend(faults.and_then(|faults| faults.into_iter().next()));
+            }
         }
     }
     if wrong.is_empty() {
@@ -177,7 +208,7 @@ fn devices(topology: &Topology, variable: &str, value: &str) -> Option<Finding> 
             .about(variable)
             .outcome(Status::Fail, &UNKNOWN)
             .saw(format!("{}: {}", short(value), wrong.join("; ")), topology.rails().join(","))
-            .remedy("Name the rails of this node.", &["expertrail topo --emit env"]),
+            .remedy("Name the rails of this node, with ports that are up.", &[&topology.command()]),
     )
 }
 
@@ -201,6 +232,6 @@ fn loose(topology: &Topology, value: &str) -> Option<Finding> {
             .about("NCCL_IB_HCA")
             .outcome(Status::Warn, &LOOSE)
             .saw(format!("{} also matches {}", short(value), extra.join(", ")), format!("={}", short(value)))
-            .remedy("Put `=` before the list.", &[&format!("export NCCL_IB_HCA='={}'", short(value))]),
+            .remedy("Put `=` before the list.", &[&export("NCCL_IB_HCA", &format!("={value}"))]),
     )
 }

@@ -7,7 +7,9 @@ mod emit;
 mod findings;
 mod lint;
 mod narrow;
+mod own;
 mod text;
+mod visible;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +18,7 @@ use assign::least_cost;
 use classify::{Candidate, Decision, Fabric, decide};
 
 pub use distance::{Distance, between};
-pub use emit::{env, nccl_xml};
+pub use emit::{env, nccl_xml, refusal, unpinned};
 pub use findings::{CAUSES, CHECKS, findings};
 pub use text::text;
 
@@ -43,7 +45,7 @@ pub struct Topology {
     pub schema: String,
     /// Node.
     pub node: Option<String>,
-    /// GPUs in PCI order: position is the local rank (`CUDA_DEVICE_ORDER=PCI_BUS_ID`; equal GPUs have that order anyway).
+    /// GPUs in PCI order (`CUDA_DEVICE_ORDER=PCI_BUS_ID`; equal GPUs have that order anyway).
     pub gpus: Vec<Gpu>,
     /// Every RDMA device, with its role and the reason.
     pub devices: Vec<Nic>,
@@ -51,14 +53,23 @@ pub struct Topology {
     pub inconclusive: Option<String>,
     /// Rails each GPU has: 1 mostly, 2 or 4 of EFA; 0 where GPUs share.
     pub rails_per_gpu: usize,
+    /// What hides GPUs from this process or reorders them (`CUDA_VISIBLE_DEVICES`, NVML's list); none where it sees all of them.
+    pub limited_by: Option<String>,
+    /// Why local ranks have no numbers: none is pinned then.
+    pub unranked: Option<String>,
+    /// The rails that the caller named; empty where they were found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub named: Vec<String>,
 }
 
 /// A GPU and its rails.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gpu {
-    /// Local rank.
+    /// Position on the bus.
     pub index: usize,
+    /// Local rank; none where this process does not see the GPU.
+    pub rank: Option<usize>,
     /// PCI address.
     pub pci: String,
     /// NUMA node.
@@ -119,7 +130,7 @@ pub struct Nic {
     pub efa: bool,
     /// It is InfiniBand.
     pub infiniband: bool,
-    /// GPUs (local ranks) that it serves, or would if it were up.
+    /// GPUs (positions on the bus) that it serves, or would if it were up.
     pub gpus: Vec<usize>,
 }
 
@@ -132,6 +143,20 @@ impl Topology {
     /// Names of the rails in order of their bus.
     pub fn rails(&self) -> Vec<&str> {
         self.with(Role::Rail).map(|nic| nic.name.as_str()).collect()
+    }
+
+    /// The command that prints the pins of this mapping.
+    pub fn command(&self) -> String {
+        if self.named.is_empty() {
+            return "expertrail topo --emit env".to_owned();
+        }
+        format!("expertrail topo --hca {} --emit env", self.named.join(","))
+    }
+
+    /// Whether the rails are known, and none is up.
+    pub fn all_down(&self) -> bool {
+        // GPUs are given to devices only where it is known which are rails.
+        self.inconclusive.is_some() && self.with(Role::FailedRail).any(|nic| !nic.gpus.is_empty())
     }
 
     /// The device `name`.
@@ -156,19 +181,36 @@ pub fn map_with(facts: &Facts, rails: Option<&[String]>) -> Topology {
     if let Some(names) = rails {
         name_rails(&mut decision, facts, names);
     }
+    let ranks = visible::visible(facts, &gpus);
+    let (limited_by, unranked) = match &ranks {
+        Ok(visible) => (visible.by.clone(), None),
+        Err(reason) => (None, Some(reason.clone())),
+    };
+    let rank = |gpu: usize| ranks.as_ref().ok()?.gpus.iter().position(|&visible| visible == gpu);
     let mut topology = Topology {
         schema: SCHEMA.to_owned(),
         node: facts.node.value().cloned(),
         gpus: gpus
             .iter()
             .enumerate()
-            .map(|(index, gpu)| Gpu { index, pci: gpu.address.clone(), numa: gpu.numa, rails: Vec::new() })
+            .map(|(index, gpu)| Gpu {
+                index,
+                rank: rank(index),
+                pci: gpu.address.clone(),
+                numa: gpu.numa,
+                rails: Vec::new(),
+            })
             .collect(),
         devices: nics(facts, &decision),
         inconclusive: decision.unclear.clone().or_else(|| nothing(facts, &gpus, &decision)),
         rails_per_gpu: 0,
+        limited_by,
+        unranked,
+        // Names go into commands.
+        named: rails.unwrap_or_default().iter().filter(|name| classify::plain(name)).cloned().collect(),
     };
-    if topology.inconclusive.is_none() {
+    // Where all rails are down it is known whose they are.
+    if topology.inconclusive.is_none() || decision.unclear.is_none() && decision.rails.is_empty() {
         pair(&mut topology, &gpus, &decision);
     }
     topology
@@ -196,6 +238,9 @@ fn nothing(facts: &Facts, gpus: &[&PciDevice], decision: &Decision<'_>) -> Optio
     if gpus.is_empty() {
         let source = &facts.pci.devices.source;
         return Some(match facts.pci.devices.value() {
+            Some(all) if all.iter().any(PciDevice::is_gpu) => {
+                format!("no NVIDIA GPU under {source} is bound to the driver nvidia")
+            }
             Some(_) => format!("no NVIDIA GPU under {source}"),
             None => format!("PCI devices could not be read ({source})"),
         });
@@ -207,7 +252,11 @@ fn nothing(facts: &Facts, gpus: &[&PciDevice], decision: &Decision<'_>) -> Optio
         None if facts.rdma.is_absent() => "no RDMA device: /sys/class/infiniband is not there".to_owned(),
         None => "RDMA devices could not be read".to_owned(),
         Some(all) if all.is_empty() => "no RDMA device in /sys/class/infiniband".to_owned(),
-        Some(all) => format!("none of the {} RDMA devices is an active rail", all.len()),
+        Some(_) if !decision.failed.is_empty() => match decision.failed.len() {
+            1 => "the one rail is down".to_owned(),
+            count => format!("all {count} rails are down"),
+        },
+        Some(all) => format!("{}, and no active rail", text::many(all.len(), "RDMA device")),
     })
 }
 
@@ -282,7 +331,7 @@ fn nics(facts: &Facts, decision: &Decision<'_>) -> Vec<Nic> {
             port: port.map_or(1, |port| port.number),
             role: Role::Other,
             reason: reason.clone(),
-            gbits: port.and_then(crate::facts::Port::gbits),
+            gbits: port.and_then(classify::gbits),
             efa: device.is_some_and(|device| device.driver.as_deref() == Some("efa")),
             infiniband: port.is_some_and(|port| port.link_layer.as_deref() == Some("InfiniBand")),
             gpus: Vec::new(),

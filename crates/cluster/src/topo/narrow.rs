@@ -3,6 +3,8 @@
 use super::assign::least_cost;
 use super::classify::{Candidate, Decision, Fabric, RAIL_GBITS, bus_order, name, near_gpus, rate};
 use super::distance::Distance;
+use super::own::own;
+use super::text::many;
 
 /// A property in which rails are alike.
 type Key = fn(&Candidate<'_>) -> String;
@@ -78,7 +80,10 @@ fn outweighed(active: &[Candidate<'_>], gpus: usize) -> Option<String> {
     };
     let ((ib, carried), (ethernet, more)) = (sum(Fabric::InfiniBand, false), sum(Fabric::Ethernet, true));
     (ib < gpus && multiple(ethernet, gpus) && more > carried).then(|| {
-        format!("{ib} InfiniBand and {ethernet} Ethernet devices for {gpus} GPUs: either may be the rails")
+        format!(
+            "{ib} InfiniBand and {ethernet} Ethernet devices for {}: either may be the rails",
+            many(gpus, "GPU")
+        )
     })
 }
 
@@ -119,11 +124,12 @@ fn without_faster<'a>(
         let sum = |rates: &mut dyn Iterator<Item = f64>| rates.sum::<f64>();
         if sum(&mut slower().map(|c| c.gbits)) > sum(&mut top.iter().map(|c| c.gbits)) {
             decision.unclear.get_or_insert(format!(
-                "{} devices have {} and {} have {}, for {gpus} GPUs and equally far: either may be the rails",
+                "{} devices have {} and {} have {}, for {} and equally far: either may be the rails",
                 top.len(),
                 rate(best),
                 slower().count(),
-                rate(next)
+                rate(next),
+                many(gpus, "GPU")
             ));
         }
         return top.into_iter().chain(rest).collect();
@@ -141,6 +147,87 @@ fn without_faster<'a>(
     rest
 }
 
+/// Where a set of devices hangs by GPUs of their own, and some of it is down or slow, that set is the rails: no frontend or storage link
+/// stands in for one. Otherwise the devices come back, for the rules below.
+pub(super) fn owned<'a>(
+    active: Vec<Candidate<'a>>,
+    down: Vec<Candidate<'a>>,
+    gpus: usize,
+    decision: &mut Decision<'a>,
+) -> Option<(Vec<Candidate<'a>>, Vec<Candidate<'a>>)> {
+    let set = {
+        let twin = twin_of(&active);
+        let all: Vec<&Candidate<'a>> = active.iter().chain(down.iter().filter(|c| !twin(c))).collect();
+        own(&all, gpus)
+    };
+    let Some(set) = set else { return Some((active, down)) };
+    let down = twins(&active, down, decision);
+    let mut rails = Vec::new();
+    let mut failed = Vec::new();
+    let mut others = Vec::new();
+    let mut tied = Vec::new();
+    for (at, c) in active.into_iter().chain(down).enumerate() {
+        if set.tied.contains(&at) {
+            tied.push(c.device.name.clone());
+        }
+        match (set.chosen.contains(&at) || set.tied.contains(&at), c.active) {
+            (true, true) => rails.push(c),
+            (true, false) => failed.push(c),
+            (false, true) => others.push(c),
+            (false, false) => inactive(&c, decision),
+        }
+    }
+    let best = rails.iter().map(|c| c.gbits).fold(0.0, f64::max);
+    for other in others {
+        let count = rails.len() + failed.len();
+        let known = |c: &&Candidate<'a>| {
+            c.device.hca_type == other.device.hca_type && c.partition() == other.partition()
+        };
+        let reason = if !near(&other) {
+            format!(
+                "{} to its nearest GPU, while {count} like devices hang by GPUs of their own",
+                other.nearest()
+            )
+        } else if rails.iter().find(known).is_none() {
+            format!(
+                "partition and subnet {}, while {count} devices by GPUs of their own have others",
+                other.partition()
+            )
+        } else {
+            format!("{}, while {} hangs by the same GPU", rate(other.gbits), rate(best))
+        };
+        decision.others.push((other.device.name.clone(), reason));
+    }
+    let doubt = || {
+        (!tied.is_empty()).then(|| {
+            format!("{} are alike and hang by the same GPUs: any of them may be a rail", tied.join(", "))
+        })
+    };
+    decision.unclear = decision.unclear.take().or_else(|| stateless(&failed)).or_else(doubt);
+    for rail in rails {
+        let reason = if rail.gbits < best { short_of(&rail, best) } else { as_found(&rail, gpus) };
+        decision.rails.push((rail, reason));
+    }
+    decision.failed.extend(failed.into_iter().map(with_state));
+    None
+}
+
+fn short_of(c: &Candidate<'_>, best: f64) -> String {
+    format!("{} {}, while its siblings have {}", name(c.fabric), rate(c.gbits), rate(best))
+}
+
+fn as_found(rail: &Candidate<'_>, gpus: usize) -> String {
+    let reason = format!("{} {}", name(rail.fabric), rate(rail.gbits));
+    if gpus == 0 { reason } else { format!("{reason}, {} to {}", rail.nearest(), near_gpus(rail)) }
+}
+
+fn with_state(rail: Candidate<'_>) -> (Candidate<'_>, String) {
+    let physical = rail.port.phys_state.as_deref().map_or(String::new(), |state| format!(", {state}"));
+    let (port, state) = (rail.port.number, state(&rail));
+    let reason = format!("like the rails, but port {port} is not active ({state}{physical})");
+    (rail, reason)
+}
+
 /// Where more are left than GPUs need, what sets some apart is looked for; where fewer are, those that are slow or down.
 pub(super) fn narrow<'a>(
     mut rails: Vec<Candidate<'a>>,
@@ -152,6 +239,10 @@ pub(super) fn narrow<'a>(
     let best = rails.first().map_or(0.0, |rail| rail.gbits);
     let down = twins(&rails, down, decision);
     let (short, frontends) = fallen(&rails, slower, down.len(), gpus);
+    if short.is_empty() {
+        let doubt = two_rates(&rails, &frontends, gpus);
+        decision.unclear = decision.unclear.take().or(doubt);
+    }
     for other in frontends {
         let reason = format!("{}, while the fastest have {}", rate(other.gbits), rate(best));
         decision.others.push((other.device.name.clone(), reason));
@@ -171,32 +262,18 @@ pub(super) fn narrow<'a>(
     } else if gpus > 0 && !even(rails.len(), gpus) && !multiple(whole, gpus) {
         rails = apart(rails, &|count| even(count, gpus), true, decision);
     }
-    let reasons: Vec<String> = short
-        .iter()
-        .map(|c| format!("{} {}, while its siblings have {}", name(c.fabric), rate(c.gbits), rate(best)))
-        .collect();
+    let reasons: Vec<String> = short.iter().map(|c| short_of(c, best)).collect();
     let failed = failed(&rails, down, gpus, decision);
     let whole = rails.len() + short.len() + failed.len();
     let doubt = || stateless(&failed).or_else(|| doubt(&rails, whole, gpus));
     decision.unclear = decision.unclear.take().or_else(doubt);
     for rail in rails {
-        let mut reason = format!("{} {}", name(rail.fabric), rate(rail.gbits));
-        if gpus > 0 {
-            reason = format!("{reason}, {} to {}", rail.nearest(), near_gpus(&rail));
-        }
+        let reason = as_found(&rail, gpus);
         decision.rails.push((rail, reason));
     }
     decision.rails.extend(short.into_iter().zip(reasons));
     decision.rails.sort_by(|(a, _), (b, _)| bus_order(&a.pci.address).cmp(&bus_order(&b.pci.address)));
-    for rail in failed {
-        let physical = rail.port.phys_state.as_deref().map_or(String::new(), |state| format!(", {state}"));
-        let reason = format!(
-            "like the rails, but port {} is not active ({}{physical})",
-            rail.port.number,
-            state(&rail)
-        );
-        decision.failed.push((rail, reason));
-    }
+    decision.failed.extend(failed.into_iter().map(with_state));
 }
 
 /// One rail or several for each GPU.
@@ -231,20 +308,26 @@ fn like(rails: &[Candidate<'_>], c: &Candidate<'_>) -> bool {
     })
 }
 
-/// Takes away the ports that are down and meant to be: the second port of cards of which every one uses its first only.
+/// Whether a device is the second port of a card of which `rails` has the first, where every card uses its first only.
+fn twin_of<'a>(rails: &[Candidate<'a>]) -> impl Fn(&Candidate<'a>) -> bool + use<'a> {
+    let card = |c: &Candidate<'a>| c.pci.address.rsplit_once('.').map(|(card, _)| card.to_owned());
+    let cards: Vec<Option<String>> = rails.iter().map(card).collect();
+    let used = move |wanted: &Option<String>| cards.iter().filter(|known| *known == wanted).count();
+    let both = rails.iter().map(card).any(|card| card.is_some() && used(&card) > 1);
+    move |c| {
+        let card = card(c);
+        !both && card.is_some() && used(&card) > 0
+    }
+}
+
+/// Takes away the ports that are down and meant to be.
 fn twins<'a>(
     rails: &[Candidate<'a>],
     down: Vec<Candidate<'a>>,
     decision: &mut Decision<'a>,
 ) -> Vec<Candidate<'a>> {
-    let card = |c: &Candidate<'a>| c.pci.address.rsplit_once('.').map(|(card, _)| card.to_owned());
-    let cards: Vec<Option<String>> = rails.iter().map(card).collect();
-    let used = |wanted: &Option<String>| cards.iter().filter(|known| *known == wanted).count();
-    let both = cards.iter().any(|card| card.is_some() && used(card) > 1);
-    let (spare, rest): (Vec<_>, Vec<_>) = down.into_iter().partition(|c| {
-        let card = card(c);
-        !both && card.is_some() && used(&card) > 0
-    });
+    let twin = twin_of(rails);
+    let (spare, rest): (Vec<_>, Vec<_>) = down.into_iter().partition(|c| twin(c));
     for other in spare {
         let reason = format!(
             "port {} is not active ({}), and the other port of its card is a rail",
@@ -277,6 +360,29 @@ fn fallen<'a>(
     }
     rest.extend(alike);
     (Vec::new(), rest)
+}
+
+/// Why rails of the best rate are not believed: with like devices of another rate there is one for every GPU, without them there is not,
+/// and no switch says which hang by GPUs (in a virtual machine).
+fn two_rates(rails: &[Candidate<'_>], slower: &[Candidate<'_>], gpus: usize) -> Option<String> {
+    let alike =
+        || slower.iter().filter(|c| like(rails, c) && rails.iter().all(|r| r.nearest() == c.nearest()));
+    let same = |c: &Candidate<'_>| {
+        rails.iter().any(|r| r.partition() == c.partition() && r.device.board_id == c.device.board_id)
+    };
+    let count = alike().filter(|c| same(c)).count();
+    let first = alike().find(|c| same(c))?;
+    let believed =
+        multiple(rails.len(), gpus) || !multiple(rails.len() + count, gpus) || rails.iter().any(near);
+    (!believed).then(|| {
+        format!(
+            "{} devices have {} and {count} like ones {}, for {} and equally far: all may be rails",
+            rails.len(),
+            rate(rails.first().map_or(0.0, |rail| rail.gbits)),
+            rate(first.gbits),
+            many(gpus, "GPU")
+        )
+    })
 }
 
 /// The rails among `rails`, where a property sets as many apart as `fits` takes; all of them where none does.
@@ -430,7 +536,8 @@ fn doubt(rails: &[Candidate<'_>], whole: usize, gpus: usize) -> Option<String> {
     }
     if count > gpus && !multiple(whole, gpus) {
         return Some(format!(
-            "{count} devices are alike in link layer, rate, distance, partition and part, and {gpus} GPUs want {gpus} or a multiple"
+            "{count} devices are alike in link layer, rate, distance, partition and part, for {}, which need {gpus} or a multiple",
+            many(gpus, "GPU")
         ));
     }
     // Of Ethernet functions that hang by no GPU, frontend and storage links look like rails.
@@ -439,13 +546,15 @@ fn doubt(rails: &[Candidate<'_>], whole: usize, gpus: usize) -> Option<String> {
     }
     if whole > gpus {
         return Some(format!(
-            "{count} Ethernet devices of one rate are equally far from {gpus} GPUs: some may be frontend or storage links"
+            "{count} Ethernet devices of one rate are equally far from {}: some may be frontend or storage links",
+            many(gpus, "GPU")
         ));
     }
     if !even(whole, gpus) || whole * 4 <= gpus {
         return Some(format!(
-            "{count} Ethernet {} for {gpus} GPUs, and none hangs by a GPU: they may be frontend or storage links",
-            if count == 1 { "device" } else { "devices" }
+            "{} for {}, and none hangs by a GPU: they may be frontend or storage links",
+            many(count, "Ethernet device"),
+            many(gpus, "GPU")
         ));
     }
     None

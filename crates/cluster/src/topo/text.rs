@@ -11,7 +11,9 @@ pub fn text(topology: &Topology) -> String {
     let node = topology.node.as_deref().unwrap_or("node");
     if let Some(reason) = &topology.inconclusive {
         line(&mut out, &format!("{node}: INCONCLUSIVE: {reason}"));
-        if !topology.devices.is_empty() && !topology.gpus.is_empty() {
+        if topology.all_down() {
+            line(&mut out, "These are the rails; their ports must come up.");
+        } else if !topology.devices.is_empty() && !topology.gpus.is_empty() {
             line(
                 &mut out,
                 "Name the rails with --hca LIST if you know them, or confirm them by the provider's topology file.",
@@ -19,7 +21,12 @@ pub fn text(topology: &Topology) -> String {
         }
     } else {
         let (gpus, rails) = (topology.gpus.len(), topology.with(Role::Rail).count());
-        line(&mut out, &format!("{node}: {gpus} GPUs, {rails} rails"));
+        line(&mut out, &format!("{node}: {}, {}", many(gpus, "GPU"), many(rails, "rail")));
+        if let Some(reason) = &topology.limited_by {
+            let seen: Vec<String> =
+                emit::ranked(topology).iter().map(|(_, gpu)| gpu.index.to_string()).collect();
+            line(&mut out, &format!("visible by local rank: GPU {} ({reason})", seen.join(",")));
+        }
         table(&mut out, &topology.gpus.iter().map(|gpu| row(topology, gpu)).collect::<Vec<_>>());
     }
     let rails = if topology.inconclusive.is_some() { "may be rails" } else { "rails" };
@@ -32,6 +39,11 @@ pub fn text(topology: &Topology) -> String {
         pins(&mut out, topology);
     }
     out
+}
+
+/// `1 rail`, `2 rails`.
+pub(super) fn many(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn line(out: &mut String, text: &str) {
@@ -92,6 +104,11 @@ fn how(topology: &Topology, gpu: &Gpu) -> String {
     if !down.is_empty() {
         parts.push(format!("{} down", down.join(",")));
     }
+    match gpu.rank {
+        None if topology.unranked.is_none() => parts.push("not visible".to_owned()),
+        Some(rank) if rank != gpu.index => parts.push(format!("rank {rank}")),
+        _ => {}
+    }
     parts.join(", ")
 }
 
@@ -109,7 +126,17 @@ fn devices(out: &mut String, topology: &Topology, role: Role, title: &str) {
 }
 
 fn pins(out: &mut String, topology: &Topology) {
-    out.push_str("\npins (rank N of the node is GPU N; --emit env prints them as shell lines):\n");
+    if let Some(reason) = &topology.unranked {
+        line(out, "");
+        line(out, &format!("no pins: {reason}"));
+        return;
+    }
+    let ranks = if topology.limited_by.is_some() {
+        "ranks are the visible GPUs'"
+    } else {
+        "rank N of the node is GPU N"
+    };
+    let _ = writeln!(out, "\npins ({ranks}; --emit env prints them as shell lines):");
     let nccl = emit::nccl_list(topology);
     if let Some(list) = &nccl {
         line(out, &format!("  every rank  NCCL_IB_HCA='{list}' NVSHMEM_ENABLE_NIC_PE_MAPPING=1"));
@@ -119,13 +146,13 @@ fn pins(out: &mut String, topology: &Topology) {
             "  every rank  FI_PROVIDER=efa NVSHMEM_NETDEVS_POLICY=EXTERNAL_SHARING_PCIE_SWITCH_NIC_EXCLUSIVE",
         );
     }
-    for gpu in &topology.gpus {
+    for (rank, gpu) in emit::ranked(topology) {
         let text = match (emit::pins(gpu), &nccl) {
             (None, _) => "no rail is up".to_owned(),
             (Some(_), None) => format!("libfabric domains {}", emit::domains(gpu)),
             (Some(pins), Some(_)) => format!("NVSHMEM_HCA_LIST={pins} UCX_NET_DEVICES={pins}"),
         };
-        line(out, &format!("  rank {:<5}  {text}", gpu.index));
+        line(out, &format!("  rank {rank:<5}  {text}"));
     }
     if topology.gpus.iter().flat_map(|gpu| &gpu.rails).any(|pin| pin.tied > topology.rails_per_gpu.max(1)) {
         out.push_str(

@@ -39,6 +39,109 @@ fn a_rank_whose_rail_is_down_is_told() {
     assert!(!env.contains("ibp5:1"));
 }
 
+/// What `sh` has in `variable` after `text`, with only `variables` set.
+fn shell(text: &str, variables: &[(&str, &str)], variable: &str) -> (bool, String) {
+    let script = format!("set -u; {text}\n rc=$?; printf %s \"${{{variable}-unset}}\"; exit $rc");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .env_clear()
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    (output.status.success(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn the_local_rank_is_taken_from_the_first_launcher_that_tells_it() {
+    let env = topo::env(&topo::map(&whole(4).facts())).unwrap();
+    let list = |variables: &[(&str, &str)]| shell(&env, variables, "NVSHMEM_HCA_LIST");
+    assert_eq!(list(&[("SLURM_LOCALID", "2")]), (true, "mlx5_2:1".into()));
+    assert_eq!(list(&[("OMPI_COMM_WORLD_LOCAL_RANK", "3")]), (true, "mlx5_3:1".into()));
+    assert_eq!(list(&[("MPI_LOCALRANKID", "1")]), (true, "mlx5_1:1".into()));
+    assert_eq!(list(&[("PMI_LOCAL_RANK", "0")]), (true, "mlx5_0:1".into()));
+    assert_eq!(list(&[("SLURM_LOCALID", "2"), ("LOCAL_RANK", "1")]), (true, "mlx5_1:1".into()));
+    // None, and none that means anything.
+    assert_eq!(list(&[]), (false, "unset".into()));
+    assert_eq!(list(&[("LOCAL_RANK", "")]), (false, "unset".into()));
+    assert_eq!(list(&[("LOCAL_RANK", "4")]), (false, "unset".into()));
+    assert_eq!(list(&[("LOCAL_RANK", "*")]), (false, "unset".into()));
+}
+
+#[test]
+fn ranks_are_those_of_the_visible_gpus() {
+    let map = |list: &str| topo::map(&whole(8).set("CUDA_VISIBLE_DEVICES", list).facts());
+    let pin = |list: &str, rank: &str| sourced(&topo::env(&map(list)).unwrap(), rank, "NVSHMEM_HCA_LIST");
+    assert_eq!(pin("4,5,6,7", "0"), (true, "mlx5_4:1".into()));
+    assert_eq!(pin("4,5,6,7", "3"), (true, "mlx5_7:1".into()));
+    assert_eq!(pin("4,5,6,7", "4"), (false, "unset".into()));
+    assert_eq!(pin("7,6,5,4,3,2,1,0", "0"), (true, "mlx5_7:1".into()));
+    // CUDA stops at the first index that no GPU has.
+    assert_eq!(pin("1,0,9,2", "2"), (false, "unset".into()));
+    // A rank that sees one GPU has that one.
+    assert_eq!(pin("3", "3"), (true, "mlx5_3:1".into()));
+    assert_eq!(pin("3", "0"), (true, "mlx5_3:1".into()));
+    assert_eq!(pin("0,1,2,3,4,5,6,7", "5"), (true, "mlx5_5:1".into()));
+    assert_eq!(map("0,1,2,3,4,5,6,7").limited_by, None);
+    let text = topo::text(&map("4,5,6,7"));
+    assert!(text.contains("visible by local rank: GPU 4,5,6,7 (CUDA_VISIBLE_DEVICES=4,5,6,7)"), "{text}");
+    assert_eq!(text.matches("not visible").count(), 4, "{text}");
+    assert!(text.contains("rank 0      NVSHMEM_HCA_LIST=mlx5_4:1"), "{text}");
+    for list in ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "", "-1", "2,2", "MIG-x", "0;1"] {
+        let map = map(list);
+        assert_eq!((map.inconclusive.as_deref(), topo::env(&map)), (None, None), "{list}");
+        let reason = topo::unpinned(&map).unwrap();
+        assert!(reason.contains("CUDA_VISIBLE_DEVICES"), "{reason}");
+        assert!(topo::text(&map).contains(&reason), "{reason}");
+    }
+}
+
+#[test]
+fn in_a_container_ranks_are_those_of_the_gpus_that_nvml_shows() {
+    use expertrail_cluster::facts::{Fact, Nvml, NvmlGpu, Scope};
+    let seen = |gpus: &[usize], variable: Option<&str>| {
+        let machine = whole(8);
+        let machine = variable.into_iter().fold(machine, |m, list| m.set("CUDA_VISIBLE_DEVICES", list));
+        let shown =
+            gpus.iter().map(|&gpu| NvmlGpu { pci: machine.pci[gpu].address.clone(), ..NvmlGpu::default() });
+        let nvml = Nvml { gpus: shown.collect(), ..Nvml::default() };
+        let mut facts = machine.facts();
+        facts.nvml = Fact::read(nvml, "NVML", Scope::Container);
+        topo::map(&facts)
+    };
+    let env = topo::env(&seen(&[4, 5, 6, 7], None)).unwrap();
+    assert_eq!(sourced(&env, "0", "NVSHMEM_HCA_LIST"), (true, "mlx5_4:1".into()));
+    assert_eq!(sourced(&env, "4", "NVSHMEM_HCA_LIST"), (false, "unset".into()));
+    // Indexes count those that are shown.
+    let env = topo::env(&seen(&[4, 5, 6, 7], Some("3,2"))).unwrap();
+    assert_eq!(sourced(&env, "0", "NVSHMEM_HCA_LIST"), (true, "mlx5_7:1".into()));
+    assert_eq!(sourced(&env, "1", "NVSHMEM_HCA_LIST"), (true, "mlx5_6:1".into()));
+    assert_eq!(seen(&[0, 1, 2, 3, 4, 5, 6, 7], None).limited_by, None);
+}
+
+#[test]
+fn without_pins_a_shell_fails_and_runs_nothing_of_the_reason() {
+    let reason = "no pins: it's $(touch /tmp/pwned); `id` \\n \"x\" \u{1b}[2J\nfalse";
+    let output = Command::new("sh")
+        .args(["-c", "eval \"$SCRIPT\""])
+        .env("SCRIPT", topo::refusal(reason))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "no pins: it's $(touch /tmp/pwned); `id` \\n \"x\"  [2J false\n"
+    );
+    let unclear = topo::unpinned(&topo::map(&facts("roce-unclear"))).unwrap();
+    assert!(unclear.contains("INCONCLUSIVE") && unclear.contains("--hca LIST"), "{unclear}");
+}
+
+#[test]
+fn named_rails_are_in_the_command_that_prints_them() {
+    let names = ["mlx5_0".to_owned(), "mlx5_1".to_owned()];
+    let env = topo::env(&topo::map_with(&whole(4).facts(), Some(&names))).unwrap();
+    assert!(env.contains("eval \"$(expertrail topo --hca mlx5_0,mlx5_1 --emit env)\""), "{env}");
+}
+
 #[test]
 fn efa_has_no_lists() {
     let env = topo::env(&topo::map(&facts("p5en-efa"))).unwrap();
@@ -162,10 +265,10 @@ GPU  PCI           NUMA  rail    distance  how
 3    0019:01:00.0  1     mlx5_3  NODE      by order, 2 tied
 
 rails:
-  mlx5_0  0000:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 to 1
-  mlx5_1  0002:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 to 1
-  mlx5_2  0010:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 to 3
-  mlx5_3  0012:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 to 3
+  mlx5_0  0000:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 and 1
+  mlx5_1  0002:01:00.0  NUMA 0  InfiniBand 400 Gb/s, NODE to GPUs 0 and 1
+  mlx5_2  0010:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 and 3
+  mlx5_3  0012:01:00.0  NUMA 1  InfiniBand 400 Gb/s, NODE to GPUs 2 and 3
 
 not rails:
   mlx5_4  0006:01:00.0  NUMA 0  Ethernet 200 Gb/s, while 4 devices have InfiniBand

@@ -140,7 +140,7 @@ fn p103_and_p104_a_rail_across_the_sockets() {
         .facts();
     assert_eq!(raised(&far, None, Target::Nccl), [pair("P103", "GPU 3"), pair("P104", "")]);
     let observed = of(&far, "P104", Target::Nccl).unwrap().observed;
-    assert_eq!(observed, "NUMA 0: 2 GPUs, 3 rails; NUMA 1: 2 GPUs, 1 rails");
+    assert_eq!(observed, "NUMA 0: 2 GPUs, 3 rails; NUMA 1: 2 GPUs, 1 rail");
     // Where all are as far, there is no odd one.
     let even = (0..4u32).fold(machine(4), |machine, gpu| {
         let path = format!("pci0000:8{gpu}/0000:8{gpu}:00.0");
@@ -231,6 +231,181 @@ fn p115_two_planes() {
     );
     assert!(of(&planes, "P115", Target::Nccl).is_none());
     assert!(of(&facts("h100-ib"), "P115", Target::DeepepIbgda).is_none());
+}
+
+fn all_of(facts: &Facts, id: &str) -> Vec<Finding> {
+    all(facts, None, Target::Nccl).into_iter().filter(|finding| finding.id == id).collect()
+}
+
+#[test]
+fn all_rails_down_is_eight_failures_and_no_riddle() {
+    for ethernet in [false, true] {
+        let facts = (0..8).fold(machine(8), |machine, gpu| {
+            let machine = machine.near(&format!("mlx5_{gpu}"), gpu).down();
+            if ethernet { machine.ethernet("400 Gb/sec (4X NDR)") } else { machine }
+        });
+        let facts = facts.facts();
+        let down = all_of(&facts, "P102");
+        assert_eq!(down.iter().filter(|finding| finding.status == Status::Fail).count(), 8);
+        assert!(down[3].observed.contains("the rail of GPU 3"), "{}", down[3].observed);
+        let mapped = &all_of(&facts, "P100")[0];
+        assert_eq!(mapped.status, Status::Pass);
+        assert_eq!(mapped.observed, "8 rails for 8 GPUs, none of them up");
+        let map = topo::map(&facts);
+        assert!(!topo::text(&map).contains("--hca"), "{}", topo::text(&map));
+        assert_eq!(topo::unpinned(&map).unwrap(), "no pins: INCONCLUSIVE: all 8 rails are down");
+    }
+}
+
+#[test]
+fn a_link_that_is_up_without_a_subnet_manager_is_not_the_cables_fault() {
+    let in_state = |state: &str, physical: &str| {
+        let facts = (0..4).fold(machine(4), |machine, gpu| {
+            machine.near(&format!("mlx5_{gpu}"), gpu).port(|port| {
+                port.state = Some(state.into());
+                port.phys_state = Some(physical.into());
+            })
+        });
+        all_of(&facts.facts(), "P102")
+    };
+    for (state, physical, manager) in [
+        ("2: INIT", "5: LinkUp", true),
+        ("3: ARMED", "5: LinkUp", true),
+        ("1: DOWN", "2: Polling", false),
+        ("2: INIT", "2: Polling", false),
+    ] {
+        let found = in_state(state, physical);
+        assert_eq!(found.len(), 4);
+        let text = &found[0].remedies[0].text;
+        assert_eq!(text.starts_with("The link is up"), manager, "{state}: {text}");
+        assert_eq!(text.contains("cable"), !manager, "{state}: {text}");
+        // Printed once.
+        assert!(found.iter().all(|finding| finding.remedies == found[0].remedies));
+    }
+}
+
+#[test]
+fn remedies_of_several_rails_are_one() {
+    let facts = (0..4)
+        .fold(machine(4), |machine, gpu| {
+            let machine = machine.near(&format!("mlx5_{gpu}"), gpu).link(Link {
+                speed: Some("32.0 GT/s PCIe".into()),
+                width: Some(8),
+                max_speed: Some("32.0 GT/s PCIe".into()),
+                max_width: Some(16),
+            });
+            let rate = if gpu < 2 { "200 Gb/sec (2X NDR)" } else { "400 Gb/sec (4X NDR)" };
+            machine.port(|port| port.rate = Some(rate.into()))
+        })
+        .facts();
+    for (id, count) in [("P113", 2), ("P106", 4)] {
+        let found = all_of(&facts, id);
+        assert_eq!(found.len(), count, "{id}");
+        assert!(found.iter().all(|finding| finding.remedies == found[0].remedies), "{id}");
+    }
+}
+
+#[test]
+fn p102_a_whole_plane_that_is_down_is_a_warning() {
+    let planes = |down: usize| {
+        (0..4_usize).fold(machine(4), |machine, gpu| {
+            let machine = machine.near(&format!("mlx5_{}", 2 * gpu), gpu);
+            let first = machine.pci.last().unwrap().clone();
+            let path = first.path.trim_start_matches("/sys/devices/").to_owned();
+            let second = format!("{}.1", path.strip_suffix(".0").unwrap());
+            let machine = machine.at(&format!("mlx5_{}", 2 * gpu + 1), &second, first.numa);
+            if gpu < down { machine.down() } else { machine }
+        })
+    };
+    let found = of(&planes(4).facts(), "P102", Target::Nccl).unwrap();
+    assert_eq!((found.status, found.cause.as_deref()), (Status::Warn, Some("plane-down")));
+    assert!(found.observed.ends_with("mlx5_1, mlx5_3, mlx5_5, mlx5_7"), "{}", found.observed);
+    assert!(of(&planes(0).facts(), "P102", Target::Nccl).is_none());
+    // Physical functions that are down, and the virtual ones are the rails.
+    let mut made = planes(4);
+    for device in made.rdma.iter_mut().step_by(2) {
+        device.physfn = Some("0000:18:00.1".into());
+    }
+    let made = made.facts();
+    assert_eq!(topo::map(&made).rails(), ["mlx5_0", "mlx5_2", "mlx5_4", "mlx5_6"]);
+    assert!(of(&made, "P102", Target::Nccl).is_none());
+    assert_eq!(of(&planes(1).facts(), "P102", Target::Nccl).unwrap().status, Status::Fail);
+}
+
+#[test]
+fn check_takes_named_rails_as_topo_does() {
+    use expertrail_cluster::check;
+    let facts = facts("roce-unclear");
+    let mapped = |rails: Option<Vec<String>>| {
+        let report = check::run(&facts, &check::Options { rails, ..check::Options::default() });
+        report.findings.into_iter().find(|finding| finding.id == "P100").unwrap()
+    };
+    assert_eq!(mapped(None).status, Status::Unknown);
+    let named = mapped(Some((0..8).map(|rail| format!("mlx5_{rail}")).collect()));
+    assert_eq!((named.status, named.observed.as_str()), (Status::Pass, "8 rails for 8 GPUs"));
+}
+
+#[test]
+fn compare_shows_the_rail_that_is_down_and_no_other_difference_of_place() {
+    use expertrail_cluster::compare;
+    let healthy = || whole(4).facts();
+    let ill = (0..4).fold(machine(4), |machine, gpu| {
+        let machine = machine.near(&format!("mlx5_{gpu}"), gpu);
+        if gpu == 1 { machine.down() } else { machine }
+    });
+    let nodes: Vec<compare::Node> = [healthy(), healthy(), ill.facts()]
+        .iter()
+        .enumerate()
+        .map(|(index, facts)| compare::Node::new(facts, format!("{index}.json")))
+        .collect();
+    let report = serde_json::to_string(&compare::run(&nodes, Vec::new())).unwrap();
+    assert!(report.contains("mlx5_0 PIX, mlx5_1 down, mlx5_2 PIX, mlx5_3 PIX"), "{report}");
+    assert!(!report.contains("NUMA nodes of rails"), "{report}");
+}
+
+#[test]
+fn counts_of_one_are_said_as_one() {
+    let facts = whole(1).facts();
+    assert!(topo::text(&topo::map(&facts)).starts_with("node: 1 GPU, 1 rail\n"));
+    assert_eq!(all_of(&facts, "P101")[0].observed, "1 rail for 1 GPU");
+}
+
+#[test]
+fn p110_ports_that_are_not_there() {
+    let raises = |name: &str, value: &str| lint(&[(name, value)]).contains(&pair("P110", name));
+    assert!(raises("NCCL_IB_HCA", "=mlx5_0:2"));
+    assert!(!raises("NCCL_IB_HCA", "=mlx5_0:1"));
+    assert!(raises("NCCL_IB_HCA", "mlx5:2"));
+    assert!(!raises("NCCL_IB_HCA", "mlx5:1"));
+    assert!(raises("UCX_NET_DEVICES", "mlx5_0:1,mlx5_1:x"));
+    assert!(raises("NVSHMEM_HCA_LIST", "mlx5_0:9"));
+    let facts = whole(2).set("NVSHMEM_HCA_LIST", "mlx5_0:9").facts();
+    let found = of(&facts, "P110", Target::Nccl).unwrap();
+    assert_eq!(found.observed, "mlx5_0:9: mlx5_0 has no port 9");
+    // A second port that is there and down.
+    let facts = whole(2)
+        .but(|device| {
+            let mut second = device.ports[0].clone();
+            (second.number, second.state) = (2, Some("1: DOWN".into()));
+            device.ports.push(second);
+        })
+        .set("UCX_NET_DEVICES", "mlx5_1:2")
+        .facts();
+    let found = of(&facts, "P110", Target::Nccl).unwrap();
+    assert_eq!(found.observed, "mlx5_1:2: port 2 of mlx5_1 is not active (1: DOWN)");
+}
+
+#[test]
+fn commands_quote_what_captures_say() {
+    let value = "=mlx5_0:1;touch /tmp/pwned 'x'";
+    let machine = whole(2).set("UCX_NET_DEVICES", value).set("NCCL_IB_HCA", "mlx5_1,$(id)");
+    let facts = machine.apart("mlx5_10", 6).facts();
+    let step = |id: &str| of(&facts, id, Target::Nccl).unwrap().remedies[0].steps[0].clone();
+    assert_eq!(step("P109"), r"export UCX_NET_DEVICES='mlx5_0:1;touch /tmp/pwned '\''x'\'''");
+    assert_eq!(step("P111"), "export NCCL_IB_HCA='=mlx5_1,$(id)'");
+    let plain = whole(2).set("UCX_NET_DEVICES", "=mlx5_0:1").facts();
+    let step = &of(&plain, "P109", Target::Nccl).unwrap().remedies[0].steps[0];
+    assert_eq!(step, "export UCX_NET_DEVICES=mlx5_0:1");
 }
 
 /// What the variables raise on a machine of eight rails `mlx5_0..7`, a frontend `mlx5_8` and a function `mlx5_10`.

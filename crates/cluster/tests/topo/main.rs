@@ -17,5 +17,6 @@ mod emits;
 mod findings;
 mod hostile;
 mod mappings;
+mod own;
 mod rules;
 mod traps;

@@ -196,3 +196,34 @@ fn ranks_are_in_the_order_of_the_bus_whatever_the_order_of_the_document() {
     // Bus 0x13 is the first GPU's.
     assert_eq!(map.gpus[0].pci, "0000:13:00.0");
 }
+
+#[test]
+fn gpus_of_other_drivers_have_no_rank() {
+    // A display card first on the bus.
+    let mut machine = whole(4);
+    let mut display = machine.pci[0].clone();
+    display.address = "0000:02:00.0".into();
+    display.path = "/sys/devices/pci0000:00/0000:00:02.0/0000:02:00.0".into();
+    display.class = Some("0x030000".into());
+    display.driver = Some("nouveau".into());
+    machine.pci.push(display);
+    for gpu in &mut machine.pci[..4] {
+        gpu.driver = Some("nvidia".into());
+    }
+    let map = topo::map(&machine.facts());
+    assert_eq!(pairs(&map), ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]);
+    // Two GPUs that were given to virtual machines: rank 0 is the third on the bus.
+    let mut machine = whole(4);
+    for (gpu, driver) in machine.pci[..4].iter_mut().zip(["vfio-pci", "vfio-pci", "nvidia", "nvidia"]) {
+        gpu.driver = Some(driver.into());
+    }
+    let map = topo::map(&machine.facts());
+    assert_eq!(pairs(&map), ["mlx5_2", "mlx5_3"]);
+    // All of them.
+    let mut machine = whole(2);
+    for gpu in &mut machine.pci[..2] {
+        gpu.driver = Some("vfio-pci".into());
+    }
+    let unclear = topo::map(&machine.facts()).inconclusive.unwrap();
+    assert!(unclear.contains("bound to the driver nvidia"), "{unclear}");
+}

@@ -66,7 +66,9 @@ fn nics(sheet: &mut Sheet, facts: &Facts) {
         sheet.set(Group::Rail, name, known.clone().unwrap_or(Seen::Value(text)));
     };
     set("devices", topology.devices.len().to_string());
-    let rails: Vec<_> = topology.devices.iter().filter(|nic| nic.role != Role::Other).collect();
+    // In the order of the bus, whichever are down; domains of five digits come last.
+    let mut rails: Vec<_> = topology.devices.iter().filter(|nic| nic.role != Role::Other).collect();
+    rails.sort_by_key(|nic| nic.pci.as_deref().map(|address| (address.len(), address)));
     set("rails", rails.len().to_string());
     set("rails that are down", topology.with(Role::FailedRail).count().to_string());
     set(
@@ -79,7 +81,9 @@ fn nics(sheet: &mut Sheet, facts: &Facts) {
     });
     let pins = topology.gpus.iter().map(|gpu| {
         let pins = gpu.rails.iter().map(|pin| format!("{} {}", pin.device, pin.distance));
-        pins.collect::<Vec<_>>().join("+")
+        let down = topology.with(Role::FailedRail).filter(|nic| nic.gpus.contains(&gpu.index));
+        let all: Vec<String> = pins.chain(down.map(|nic| format!("{} down", nic.name))).collect();
+        if all.is_empty() { "none".to_owned() } else { all.join("+") }
     });
     set("rail of each GPU", pins.collect::<Vec<_>>().join(", "));
     let devices = || facts.rdma.value().into_iter().flatten();
