@@ -225,7 +225,7 @@ fn with_no_evidence_of_the_environment_every_remedy_is_printed() {
     assert_eq!(report.managed.manager, Manager::Unknown);
     let text = report.text(false);
     for line in [
-        "modprobe.d/nvidia-expertrail.conf",
+        "/etc/modprobe.d/zz-nvidia-expertrail.conf",
         "kubectl patch nvidiadriver",
         "Remedies of every kind of node are printed",
     ] {
@@ -296,4 +296,46 @@ fn no_text_of_a_document_reaches_the_terminal_as_control_characters() {
         text.contains("Remedies are those for a node of the GPU Operator: /run ]0;  PASS exists"),
         "{text}"
     );
+}
+
+fn of<'a>(report: &'a Report, id: &str) -> &'a Finding {
+    report.findings.iter().find(|finding| finding.id == id).unwrap_or_else(|| panic!("no {id}"))
+}
+
+#[test]
+fn values_that_nvml_does_not_tell_are_not_good() {
+    use expertrail_cluster::facts::{Fact, NvmlGpu};
+    let place = tree::unpack("healthy-nvml");
+    let whole = facts(place.path());
+    let nvml = whole.nvml.value().unwrap().clone();
+    let with = |untold: std::ops::Range<usize>, root: &str| {
+        let mut facts = whole.clone();
+        let mut nvml = nvml.clone();
+        for gpu in &mut nvml.gpus[untold] {
+            let named = (gpu.index, gpu.name.clone(), gpu.pci.clone());
+            *gpu = NvmlGpu { index: named.0, name: named.1, pci: named.2, ..NvmlGpu::default() };
+        }
+        facts.nvml = Fact::read(nvml, "NVML", expertrail_cluster::facts::Scope::Host);
+        root.clone_into(&mut facts.root);
+        check::run(&facts, &Options { target: Target::Expertrail, profile: None })
+    };
+    let all = ["P041", "P043", "P045", "P047", "P048", "P049", "P051"];
+    for (root, deciding) in [("/capture", &[][..]), ("/", &["P041", "P045", "P048"][..])] {
+        let report = with(0..8, root);
+        for id in all {
+            let finding = of(&report, id);
+            assert_eq!(finding.status, Status::Unknown, "{id} at {root}: {}", finding.observed);
+            assert_eq!(finding.advisory, !deciding.contains(&id), "{id} at {root}");
+        }
+        let wanted = if deciding.is_empty() { Verdict::Pass } else { Verdict::Inconclusive };
+        assert_eq!(report.verdict, wanted, "{root}");
+    }
+    let report = with(5..8, "/");
+    for id in all.into_iter().filter(|id| *id != "P041") {
+        let finding = of(&report, id);
+        assert_eq!(finding.status, Status::Pass, "{id}: {}", finding.observed);
+        assert!(finding.observed.contains("3 of 8"), "{id}: {}", finding.observed);
+    }
+    // Links of others are told, so these should have some.
+    assert_eq!(of(&report, "P041").status, Status::Warn);
 }
