@@ -2,6 +2,7 @@
 
 use super::driver::missing;
 use super::nvml::{Judged, each};
+use super::remedies::shell;
 use super::{Context, Target};
 use crate::causes::CauseEntry;
 use crate::facts::{Fact, Nvml, Reading, Service, Xid};
@@ -258,7 +259,10 @@ fn manager_remedies(context: &Context<'_>) -> Vec<crate::finding::Remedy> {
     // Its package carries the driver's branch in its name.
     let version = context.facts.driver.version.value().map_or("", |driver| driver.version.as_str());
     let install = match version.split_once('.') {
-        Some((branch, _)) => format!("sudo apt-get install nvidia-fabricmanager-{branch}={version}-1"),
+        Some((branch, _)) => {
+            let package = format!("nvidia-fabricmanager-{branch}={version}-1");
+            format!("sudo apt-get install {}", shell(&package))
+        }
         None => "sudo apt-get install nvidia-fabricmanager-BRANCH=VERSION_OF_THE_DRIVER-1".to_owned(),
     };
     let finding = Finding::new("", "")

@@ -139,7 +139,10 @@ fn pending(context: &Context<'_>) -> Finding {
         .collect();
     finding.outcome(Status::Warn, &PENDING).saw(seen.join("; "), "the same in both").remedy(
         "Restart the daemon; on Kubernetes drain the node first.",
-        &[&format!("sudo systemctl daemon-reload && sudo systemctl restart {}", first.name)],
+        &[&format!(
+            "sudo systemctl daemon-reload && sudo systemctl restart {}",
+            remedies::shell(&first.name)
+        )],
     )
 }
 
