@@ -453,3 +453,26 @@ fn no_command_has_text_of_facts_outside_of_quotes() {
         assert!(quoted.contains(id), "{id} is not among {quoted:?}");
     }
 }
+
+#[test]
+fn what_cannot_be_seen_is_not_said_to_be_missing() {
+    let of_tree = |more: &str| {
+        let place = tree::unpack("healthy");
+        tree::apply(place.path(), more);
+        report(place.path(), Target::Expertrail)
+    };
+    let gone = "remove proc/2001\n";
+    let user = "proc/4000/comm: bash\nproc/self/status <<<\nUid:\t1000\t1000\t1000\t1000\n>>>\n\
+                proc/self/mountinfo <<<\n22 1 252:1 / / rw - ext4 /dev/vda1 rw\n23 22 0:5 / /proc rw - proc proc rw,hidepid=2\n>>>\n";
+    for (id, tree, words) in [
+        ("P044", gone.to_owned(), "the capture holds no processes"),
+        ("P044", format!("{gone}{user}"), "hidepid"),
+        ("P031", format!("{gone}{user}"), "hidepid"),
+        ("P031", "proc/7/comm: containerd\n".to_owned(), "containerd"),
+    ] {
+        let report = of_tree(&tree);
+        let finding = of(&report, id);
+        assert_eq!(finding.status, Status::Unknown, "{id}: {}", finding.observed);
+        assert!(finding.observed.contains(words), "{id}: {}", finding.observed);
+    }
+}
