@@ -226,7 +226,7 @@ fn with_no_evidence_of_the_environment_every_remedy_is_printed() {
     assert_eq!(report.managed.manager, Manager::Unknown);
     let text = report.text(false);
     for line in [
-        "modprobe.d/zz-nvidia-expertrail.conf",
+        "/etc/modprobe.d/zz-nvidia-expertrail.conf",
         "kubectl patch nvidiadriver",
         "Remedies of every kind of node are printed",
     ] {
@@ -297,4 +297,183 @@ fn no_text_of_a_document_reaches_the_terminal_as_control_characters() {
         text.contains("Remedies are those for a node of the GPU Operator: /run ]0;  PASS exists"),
         "{text}"
     );
+}
+
+fn of<'a>(report: &'a Report, id: &str) -> &'a Finding {
+    report.findings.iter().find(|finding| finding.id == id).unwrap_or_else(|| panic!("no {id}"))
+}
+
+#[test]
+fn values_that_nvml_does_not_tell_are_not_good() {
+    use expertrail_cluster::facts::{Fact, NvmlGpu};
+    let place = tree::unpack("healthy-nvml");
+    let whole = facts(place.path());
+    let nvml = whole.nvml.value().unwrap().clone();
+    let with = |untold: std::ops::Range<usize>, root: &str| {
+        let mut facts = whole.clone();
+        let mut nvml = nvml.clone();
+        for gpu in &mut nvml.gpus[untold] {
+            let named = (gpu.index, gpu.name.clone(), gpu.pci.clone());
+            *gpu = NvmlGpu { index: named.0, name: named.1, pci: named.2, ..NvmlGpu::default() };
+        }
+        facts.nvml = Fact::read(nvml, "NVML", expertrail_cluster::facts::Scope::Host);
+        root.clone_into(&mut facts.root);
+        check::run(&facts, &Options { target: Target::Expertrail, ..Options::default() })
+    };
+    let all = ["P041", "P043", "P045", "P047", "P048", "P049", "P051"];
+    for (root, deciding) in [("/capture", &[][..]), ("/", &["P041", "P045", "P048"][..])] {
+        let report = with(0..8, root);
+        for id in all {
+            let finding = of(&report, id);
+            assert_eq!(finding.status, Status::Unknown, "{id} at {root}: {}", finding.observed);
+            assert_eq!(finding.advisory, !deciding.contains(&id), "{id} at {root}");
+        }
+        let wanted = if deciding.is_empty() { Verdict::Pass } else { Verdict::Inconclusive };
+        assert_eq!(report.verdict, wanted, "{root}");
+    }
+    let report = with(5..8, "/");
+    for id in all.into_iter().filter(|id| *id != "P041") {
+        let finding = of(&report, id);
+        assert_eq!(finding.status, Status::Pass, "{id}: {}", finding.observed);
+        assert!(finding.observed.contains("3 of 8"), "{id}: {}", finding.observed);
+    }
+    // Links of others are told, so these should have some.
+    assert_eq!(of(&report, "P041").status, Status::Warn);
+}
+
+/// What a shell would take of `command` as words, expansions and operators of its own: all but single quotes' text and comments.
+fn unquoted(command: &str) -> String {
+    let mut rest = command.chars().peekable();
+    let mut kept = String::from(" ");
+    while let Some(c) = rest.next() {
+        match c {
+            // Double quotes keep expansions alive, but single quotes in them are text.
+            '"' => {
+                while let Some(c) = rest.next() {
+                    match c {
+                        '"' => break,
+                        '\\' => kept.extend(rest.next()),
+                        c => kept.push(c),
+                    }
+                }
+            }
+            '\\' => {
+                rest.next();
+            }
+            '\'' => {
+                let escapes = kept.ends_with('$');
+                while let Some(c) = rest.next() {
+                    match c {
+                        '\'' => break,
+                        '\\' if escapes => {
+                            rest.next();
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            '#' if kept.ends_with(char::is_whitespace) => while rest.next_if(|c| *c != '\n').is_some() {},
+            c => kept.push(c),
+        }
+    }
+    kept
+}
+
+#[test]
+fn no_command_has_text_of_facts_outside_of_quotes() {
+    assert_eq!(unquoted("a 'b; c' \"$d\" $'e\\'f' g # h"), " a  $d $ g ");
+    let hostile =
+        |start: &str| format!("{start}'; touch PWNED; echo $(touch PWNED) `touch PWNED` \"\nPWNED '");
+    let mut quoted = BTreeSet::new();
+    for place in [tree::unpack("broken"), tree::unpack("healthy")] {
+        let mut facts = facts(place.path());
+        let params = facts.driver.params.value_mut().unwrap();
+        params.insert("RegistryDwords".to_owned(), format!("RMOther=0x2;{}", hostile("A=1")));
+        params.insert("EnableStreamMemOPs".to_owned(), "0".to_owned());
+        facts.driver.version.value_mut().unwrap().version = hostile("570.1");
+        let mut options = facts.driver.configured.value().cloned().unwrap_or_default();
+        options.push(expertrail_cluster::facts::ModprobeOption {
+            file: hostile("/etc/modprobe.d/a"),
+            line: 1,
+            module: "nvidia".to_owned(),
+            key: "NVreg_EnableStreamMemOPs".to_owned(),
+            value: hostile("0"),
+        });
+        let host = expertrail_cluster::facts::Scope::Host;
+        facts.driver.configured = expertrail_cluster::facts::Fact::read(options, "x", host);
+        for device in facts.pci.devices.value_mut().unwrap() {
+            if device.class.as_deref() == Some("0x060400") {
+                device.address = hostile(&device.address);
+                device.acs = Some(expertrail_cluster::facts::Acs {
+                    request_redirect: true,
+                    ..expertrail_cluster::facts::Acs::default()
+                });
+            }
+        }
+        for device in facts.rdma.value_mut().unwrap() {
+            device.name = hostile(&device.name);
+            for port in &mut device.ports {
+                port.counters.insert("link_downed".to_owned(), 3);
+            }
+        }
+        let limited = |soft| expertrail_cluster::facts::ProcessLimit {
+            name: hostile("containerd"),
+            memlock: expertrail_cluster::facts::Limit { soft, hard: soft },
+            ..expertrail_cluster::facts::ProcessLimit::default()
+        };
+        facts.limits.daemons = expertrail_cluster::facts::Fact::read(vec![limited(Some(65_536))], "x", host);
+        facts.limits.configured = expertrail_cluster::facts::Fact::read(vec![limited(None)], "x", host);
+        for service in &mut facts.services {
+            service.pid = expertrail_cluster::facts::Fact::absent("x", host);
+        }
+        // Nobody knows who manages it: all remedies stay.
+        facts.environment = expertrail_cluster::facts::Environment {
+            variables: facts.environment.variables,
+            ..Default::default()
+        };
+        facts.kernel.hypervisor = expertrail_cluster::facts::Fact::default();
+        for target in Target::ALL {
+            let report = check::run(&facts, &Options { target, ..Options::default() });
+            let ours = report.findings.iter().filter(|finding| finding.id.as_str() < "P100");
+            for (finding, step) in
+                ours.flat_map(|f| f.remedies.iter().flat_map(|r| &r.steps).map(move |step| (f, step)))
+            {
+                assert!(!unquoted(step).contains("PWNED"), "{}: {step}", finding.id);
+                assert!(!step.chars().any(char::is_control), "{}: {step}", finding.id);
+                if step.contains("PWNED") {
+                    quoted.insert(finding.id.clone());
+                }
+                if step.contains("RegistryDwords=\"RM") {
+                    assert!(step.contains("\"RMOther=0x2;PeerMappingOverride=1;\"") && !step.contains("A=1"));
+                }
+            }
+        }
+    }
+    // The hostile text was there to be quoted: a file's name, a daemon twice, a version, an address. No such device is a rail.
+    for id in ["P001", "P031", "P032", "P044", "P060"] {
+        assert!(quoted.contains(id), "{id} is not among {quoted:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_seen_is_not_said_to_be_missing() {
+    let of_tree = |more: &str| {
+        let place = tree::unpack("healthy");
+        tree::apply(place.path(), more);
+        report(place.path(), Target::Expertrail)
+    };
+    let gone = "remove proc/2001\n";
+    let user = "proc/4000/comm: bash\nproc/self/status <<<\nUid:\t1000\t1000\t1000\t1000\n>>>\n\
+                proc/self/mountinfo <<<\n22 1 252:1 / / rw - ext4 /dev/vda1 rw\n23 22 0:5 / /proc rw - proc proc rw,hidepid=2\n>>>\n";
+    for (id, tree, words) in [
+        ("P044", gone.to_owned(), "the capture holds no processes"),
+        ("P044", format!("{gone}{user}"), "hidepid"),
+        ("P031", format!("{gone}{user}"), "hidepid"),
+        ("P031", "proc/7/comm: containerd\n".to_owned(), "containerd"),
+    ] {
+        let report = of_tree(&tree);
+        let finding = of(&report, id);
+        assert_eq!(finding.status, Status::Unknown, "{id}: {}", finding.observed);
+        assert!(finding.observed.contains(words), "{id}: {}", finding.observed);
+    }
 }

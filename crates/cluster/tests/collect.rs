@@ -328,3 +328,60 @@ fn this_machine_in_well_under_two_seconds() {
     assert_eq!(facts.kernel.release.value().map(String::as_str), Some(release.trim()));
     assert!(facts.environment.container.value().is_some());
 }
+
+#[test]
+fn files_of_modprobe_in_the_order_of_their_names() {
+    let of = |tree: &str| -> Vec<(String, String)> {
+        let facts = of_text(tree);
+        let options = facts.driver.configured.value().cloned().unwrap();
+        options.into_iter().map(|option| (option.file, option.value)).collect()
+    };
+    // By name, not by folder: what is in 90-b of /usr/lib is read last and counts.
+    let found = of("usr/lib/modprobe.d/90-b.conf: options nvidia NVreg_A=3\n\
+         etc/modprobe.d/50-a.conf: options nvidia NVreg_A=1\n\
+         run/modprobe.d/70-c.conf: options nvidia NVreg_A=2\n\
+         etc/modprobe.d/95-d.conf -> /dev/null\n\
+         lib/modprobe.d/95-d.conf: options nvidia NVreg_A=5\n\
+         usr/lib/modprobe.d/50-a.conf: options nvidia NVreg_A=4\n");
+    let wanted = [
+        ("/etc/modprobe.d/50-a.conf", "1"),
+        ("/run/modprobe.d/70-c.conf", "2"),
+        ("/usr/lib/modprobe.d/90-b.conf", "3"),
+    ];
+    assert_eq!(found, wanted.map(|(file, value)| (file.to_owned(), value.to_owned())));
+}
+
+#[test]
+fn processes_that_are_kept_from_the_reader() {
+    let mounts = |options: &str, uid: u32| {
+        format!(
+            "proc/self/mountinfo <<<\n22 1 252:1 / / rw - ext4 /dev/vda1 rw\n23 22 0:5 / /proc rw - proc proc {options}\n>>>\n\
+             proc/self/status <<<\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n>>>\nproc/4000/comm: bash\n"
+        )
+    };
+    let manager = |tree: &str| {
+        let mut services = of_text(tree).services.into_iter();
+        services.find(|service| service.name == "nvidia-fabricmanager").unwrap().pid
+    };
+    for (options, uid, unseen) in [
+        ("rw,hidepid=2", 1000, true),
+        ("rw,hidepid=invisible", 1000, true),
+        ("rw,hidepid=2", 0, false),
+        ("rw", 1000, false),
+    ] {
+        let tree = mounts(options, uid);
+        assert_eq!(matches!(manager(&tree).reading(), Reading::Unreadable(_)), unseen, "{options} {uid}");
+        let daemons = of_text(&tree).limits.daemons;
+        assert_eq!(matches!(daemons.reading(), Reading::Unreadable(_)), unseen, "{options} {uid}");
+    }
+    // A member of the group that `gid=` names sees the first process, and so all.
+    let sees = mounts("rw,hidepid=2,gid=4", 1000) + "proc/1/comm: systemd\n";
+    assert!(manager(&sees).is_absent());
+    // A capture without any process says nothing of what runs, and one with them does.
+    assert!(matches!(manager("proc/driver/\n").reading(), Reading::Unreadable(_)));
+    assert!(manager("proc/1/comm: systemd\n").is_absent());
+    let limits = |tree: &str| of_text(tree).limits.daemons;
+    assert_eq!(limits("proc/driver/\n").value().map(Vec::len), Some(0));
+    assert!(matches!(limits("proc/7/comm: containerd\n").reading(), Reading::Unreadable(_)));
+    assert!(matches!(limits("proc/7/comm/\nproc/8/comm: bash\n").reading(), Reading::Unreadable(_)));
+}

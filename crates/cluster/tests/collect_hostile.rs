@@ -304,3 +304,29 @@ fn documents_that_are_none() {
     let newer = br#"{"schema":"expertrail.facts/1","new":{"a":1},"node":{"value":"n","source":"s","scope":"galaxy"}}"#;
     assert_eq!(file("i", newer).unwrap().node.value().map(String::as_str), Some("n"));
 }
+
+#[test]
+fn many_large_files_of_one_kind() {
+    // 15 MiB each: four are 60 MiB and read, five are more than 64.
+    for (count, read_all) in [(4, true), (5, false)] {
+        let place = TempDir::new().unwrap();
+        let root = place.path();
+        let line = b"# nothing of matter\n";
+        put(root, "big", &line.repeat((15 << 20) / line.len()));
+        for folder in ["etc/modprobe.d", "etc/systemd/system/containerd.service.d"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+            for number in 0..count {
+                symlink("/big", root.join(format!("{folder}/{number}.conf"))).unwrap();
+            }
+        }
+        let facts = read(root);
+        assert_eq!(facts.driver.configured.value().is_some(), read_all);
+        assert_eq!(facts.limits.configured.value().is_some(), read_all);
+        if !read_all {
+            assert!(
+                matches!(facts.driver.configured.reading(), Reading::Unreadable(reason) if reason.contains("4.conf"))
+            );
+            assert!(matches!(facts.limits.configured.reading(), Reading::Unreadable(_)));
+        }
+    }
+}

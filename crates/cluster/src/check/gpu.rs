@@ -1,9 +1,11 @@
 //! GPUs and NVLink, as NVML and the kernel log show them.
 
 use super::driver::missing;
+use super::nvml::{Judged, each};
+use super::remedies::shell;
 use super::{Context, Target};
 use crate::causes::CauseEntry;
-use crate::facts::{Fact, Nvml, NvmlGpu, Reading, Service, Xid};
+use crate::facts::{Fact, Nvml, Reading, Service, Xid};
 use crate::finding::{Finding, Manager, Status};
 
 const NO_GPU: CauseEntry = CauseEntry {
@@ -31,30 +33,10 @@ const MANAGER: CauseEntry = CauseEntry {
     title: "the fabric manager does not run, or is of another version than the driver",
     text: "It sets up the NVSwitches and must be of exactly the driver's version; without it GPUs do not start or do not see each other.",
 };
-const ECC: CauseEntry = CauseEntry {
-    id: "gpu-memory-errors",
-    title: "a GPU's memory has errors that were not corrected",
-    text: "Processes that touch such memory are killed (Xid 48, 94, 95). A pending remapping needs a reset, a failed one a replacement.",
-};
 const XID: CauseEntry = CauseEntry {
     id: "xid",
     title: "the kernel log has Xids",
     text: "The driver reports hardware and software faults of a GPU by number. Some mean a broken GPU or link, some a program's own error.",
-};
-const CLOCKS: CauseEntry = CauseEntry {
-    id: "clocks-held-down",
-    title: "a GPU's clocks are held down by heat or power",
-    text: "Hardware slowdown, a power brake or heat lowers the clocks: kernels, ours too, take longer on this rank and all others wait.",
-};
-const MIG: CauseEntry = CauseEntry {
-    id: "mig-or-compute-mode",
-    title: "MIG or an exclusive compute mode",
-    text: "GPU instances of MIG have no peer access; a prohibited or exclusive mode lets no process, or one, use the GPU.",
-};
-const MEMORY: CauseEntry = CauseEntry {
-    id: "gpu-memory-in-use",
-    title: "a GPU's memory is in use",
-    text: "Left-over processes hold memory: symmetric heaps then fail with CUDA_ERROR_OUT_OF_MEMORY in cuMemCreate.",
 };
 const IMEX: CauseEntry = CauseEntry {
     id: "imex-channel-missing",
@@ -62,23 +44,7 @@ const IMEX: CauseEntry = CauseEntry {
     text: "Memory is shared between trays through an IMEX channel; without its device node fabric handles fail on import.",
 };
 
-const PERSISTENCE: CauseEntry = CauseEntry {
-    id: "persistence-off",
-    title: "persistence mode is off",
-    text: "The driver tears the GPU down when its last user ends: every job starts with seconds of set-up, and settings such as locked clocks are lost between jobs.",
-};
-
-pub(super) const CAUSES: &[CauseEntry] =
-    &[NO_GPU, LINK, PEER, FABRIC, MANAGER, ECC, XID, CLOCKS, MIG, MEMORY, IMEX, PERSISTENCE];
-
-/// Reasons of lowered clocks that are faults: hardware slowdown, software thermal, hardware thermal, hardware power brake
-/// (nvml.h, `nvmlClocksEventReason*`). Idle, power cap and settings by the user are none.
-const SLOW: [(u64, &str); 4] = [
-    (0x8, "hardware slowdown"),
-    (0x20, "software thermal slowdown"),
-    (0x40, "hardware thermal slowdown"),
-    (0x80, "power brake"),
-];
+pub(super) const CAUSES: &[CauseEntry] = &[NO_GPU, LINK, PEER, FABRIC, MANAGER, XID, IMEX];
 
 /// Xids by what they ask for, after NVIDIA's catalogue of Xid errors and AWS's GPU health check: a reboot, a reset of the GPU.
 const REBOOT: [u32; 2] = [79, 109];
@@ -88,14 +54,8 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
     let mut all = vec![present(context)];
     let fact = &context.facts.nvml;
     if let Some(nvml) = fact.value() {
-        all.extend([
-            links(context, nvml),
-            peers(context, nvml),
-            fabric(context, nvml),
-            memory_errors(context, nvml),
-        ]);
-        all.extend([clocks(context, nvml), modes(context, nvml), in_use(context, nvml)]);
-        all.push(persistence(context, nvml));
+        all.extend([links(context, nvml), peers(context, nvml), fabric(context, nvml)]);
+        all.extend(super::nvml::check(context, nvml));
     } else {
         // One line for all of them.
         let finding = context.finding("P041").from_fact(fact);
@@ -172,31 +132,16 @@ fn present(context: &Context<'_>) -> Finding {
     finding.saw(seen, "")
 }
 
-/// One finding about all GPUs: the worst of what `judge` says of each.
-fn each(
-    finding: Finding,
-    nvml: &Nvml,
-    fact: &Fact<Nvml>,
-    good: &str,
-    judge: impl Fn(&NvmlGpu) -> Option<(Status, String)>,
-) -> (Finding, Option<Status>) {
-    let bad: Vec<(Status, String)> = nvml
-        .gpus
-        .iter()
-        .filter_map(|gpu| judge(gpu).map(|(status, text)| (status, format!("GPU {}: {text}", gpu.index))))
-        .collect();
-    let worst = bad.iter().map(|(status, _)| *status).min_by_key(|status| status.order());
-    let texts: Vec<String> = bad.into_iter().map(|(_, text)| text).collect();
-    let finding = finding.from_fact(fact);
-    (if worst.is_some() { finding.saw(texts.join("; "), good) } else { finding.saw(good, "") }, worst)
-}
-
 fn links(context: &Context<'_>, nvml: &Nvml) -> Finding {
     let most = nvml.gpus.iter().filter_map(|gpu| gpu.nvlinks_up).max().unwrap_or(0);
-    let finding = context.finding("P041");
+    let finding = context.finding("P041").from_fact(&context.facts.nvml);
+    if let [only] = nvml.gpus.as_slice()
+        && only.nvlinks_up.is_none()
+    {
+        return finding.not_applicable("one GPU, which tells no links");
+    }
     if nvml.gpus.len() > 1 && most == 0 && nvml.gpus.iter().all(|gpu| gpu.nvlinks_up.is_some()) {
         return finding
-            .from_fact(&context.facts.nvml)
             .outcome(Status::Fail, &LINK)
             .saw("no NVLink is up on any GPU", "NVLinks between the GPUs")
             .remedy(
@@ -204,19 +149,24 @@ fn links(context: &Context<'_>, nvml: &Nvml) -> Finding {
                 &["nvidia-smi nvlink -s"],
             );
     }
-    let (finding, worst) = each(finding, nvml, &context.facts.nvml, "every link up, no errors", |gpu| {
+    let (finding, worst) = each(context, "P041", nvml, "every link up, no errors", |gpu| {
         let Some(up) = gpu.nvlinks_up else {
-            return (most > 0).then(|| (Status::Warn, format!("NVML tells no links, others have {most}")));
+            return if most > 0 {
+                Judged::Bad(Status::Warn, format!("NVML tells no links, others have {most}"))
+            } else {
+                Judged::Untold
+            };
         };
         if gpu.nvlinks.is_some_and(|all| up < all) || up < most {
-            return Some((
-                Status::Fail,
-                format!("{up} of {} links up", gpu.nvlinks.unwrap_or(most).max(most)),
-            ));
+            let all = gpu.nvlinks.unwrap_or(most).max(most);
+            return Judged::Bad(Status::Fail, format!("{up} of {all} links up"));
         }
-        gpu.nvlink_errors
-            .filter(|errors| *errors > 0)
-            .map(|errors| (Status::Warn, format!("{errors} link errors since the driver's load")))
+        match gpu.nvlink_errors {
+            Some(errors @ 1..) => {
+                Judged::Bad(Status::Warn, format!("{errors} link errors since the driver's load"))
+            }
+            _ => Judged::Good,
+        }
     });
     let Some(status) = worst else { return finding };
     finding.outcome(status, &LINK).remedy(
@@ -275,18 +225,19 @@ fn peers(context: &Context<'_>, nvml: &Nvml) -> Finding {
 }
 
 fn fabric(context: &Context<'_>, nvml: &Nvml) -> Finding {
-    let (finding, worst) =
-        each(context.finding("P043"), nvml, &context.facts.nvml, "completed, or not needed", |gpu| {
-            let fabric = gpu.fabric.as_ref()?;
-            match (fabric.state, fabric.status) {
-                (3, 0) => unhealthy(fabric.health?).map(|what| (Status::Warn, what)),
-                (0, _) => None,
-                (3, status) => Some((Status::Fail, format!("completed with NVML status {status}"))),
-                (1, _) => Some((Status::Fail, "not started".to_owned())),
-                (2, _) => Some((Status::Fail, "in progress".to_owned())),
-                (state, _) => Some((Status::Warn, format!("state {state}, which nobody here knows"))),
+    let (finding, worst) = each(context, "P043", nvml, "completed, or not needed", |gpu| {
+        let Some(fabric) = gpu.fabric.as_ref() else { return Judged::Untold };
+        match (fabric.state, fabric.status) {
+            (3, 0) => {
+                fabric.health.and_then(unhealthy).map_or(Judged::Good, |what| Judged::Bad(Status::Warn, what))
             }
-        });
+            (0, _) => Judged::Good,
+            (3, status) => Judged::Bad(Status::Fail, format!("completed with NVML status {status}")),
+            (1, _) => Judged::Bad(Status::Fail, "not started".to_owned()),
+            (2, _) => Judged::Bad(Status::Fail, "in progress".to_owned()),
+            (state, _) => Judged::Bad(Status::Warn, format!("state {state}, which nobody here knows")),
+        }
+    });
     let Some(status) = worst else { return finding };
     finding.outcome(status, &FABRIC).remedies(manager_remedies(context))
 }
@@ -308,7 +259,10 @@ fn manager_remedies(context: &Context<'_>) -> Vec<crate::finding::Remedy> {
     // Its package carries the driver's branch in its name.
     let version = context.facts.driver.version.value().map_or("", |driver| driver.version.as_str());
     let install = match version.split_once('.') {
-        Some((branch, _)) => format!("sudo apt-get install nvidia-fabricmanager-{branch}={version}-1"),
+        Some((branch, _)) => {
+            let package = format!("nvidia-fabricmanager-{branch}={version}-1");
+            format!("sudo apt-get install {}", shell(&package))
+        }
         None => "sudo apt-get install nvidia-fabricmanager-BRANCH=VERSION_OF_THE_DRIVER-1".to_owned(),
     };
     let finding = Finding::new("", "")
@@ -354,6 +308,11 @@ fn manager(context: &Context<'_>) -> Finding {
         if done || context.managed.container {
             return finding.not_applicable("not seen here; the GPUs' registration (P043) decides");
         }
+        // Processes that nobody sees may run.
+        if !service.pid.is_absent() {
+            let finding = finding.unknown(missing(&service.pid));
+            return if facts.root == "/" { finding } else { finding.advisory() };
+        }
         return finding
             .outcome(Status::Fail, &MANAGER)
             .saw("not running, with NVSwitches on the bus", "running")
@@ -385,88 +344,6 @@ fn updated(context: &Context<'_>, version: &str) -> bool {
     let libcuda = libraries.find(|library| library.name == "libcuda.so.1");
     let chosen = libcuda.and_then(|library| library.chosen.value()?.version.as_ref());
     chosen.is_some_and(|found| found.text == version)
-}
-
-fn memory_errors(context: &Context<'_>, nvml: &Nvml) -> Finding {
-    let (finding, worst) = each(context.finding("P045"), nvml, &context.facts.nvml, "none", |gpu| {
-        if gpu.remap_failed == Some(true) {
-            return Some((Status::Fail, "a row remapping failed: replace it".to_owned()));
-        }
-        if gpu.remap_pending == Some(true) {
-            return Some((Status::Fail, "a row remapping waits for a reset".to_owned()));
-        }
-        gpu.ecc_uncorrected
-            .filter(|errors| *errors > 0)
-            .map(|errors| (Status::Fail, format!("{errors} uncorrected ECC errors since the driver's load")))
-    });
-    let Some(status) = worst else { return finding };
-    finding.outcome(status, &ECC).remedy(
-        "Leave the node out, reset the GPU; if errors come back have it replaced.",
-        &["nvidia-smi -q -d ECC,ROW_REMAPPER", "sudo nvidia-smi --gpu-reset -i INDEX"],
-    )
-}
-
-fn clocks(context: &Context<'_>, nvml: &Nvml) -> Finding {
-    let (finding, worst) =
-        each(context.finding("P047"), nvml, &context.facts.nvml, "not held down by heat or power", |gpu| {
-            let bits = gpu.clock_reasons?;
-            let why: Vec<&str> =
-                SLOW.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| *word).collect();
-            let heat = gpu.temperature.map_or(String::new(), |degrees| format!(" at {degrees} C"));
-            (!why.is_empty()).then(|| (Status::Warn, format!("{}{heat}", why.join(", "))))
-        });
-    let Some(status) = worst else { return finding };
-    finding.outcome(status, &CLOCKS).remedy(
-        "Look at cooling and power of the machine; leave the node out of measurements.",
-        &["nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"],
-    )
-}
-
-fn modes(context: &Context<'_>, nvml: &Nvml) -> Finding {
-    let (finding, worst) =
-        each(context.finding("P048"), nvml, &context.facts.nvml, "MIG off, default compute mode", |gpu| {
-            if gpu.mig == Some(true) {
-                return Some((Status::Fail, "MIG is on".to_owned()));
-            }
-            match gpu.compute_mode? {
-                2 => Some((Status::Fail, "compute mode prohibited".to_owned())),
-                1 | 3 => {
-                    Some((Status::Warn, "compute mode exclusive: one process or thread only".to_owned()))
-                }
-                _ => None,
-            }
-        });
-    let Some(status) = worst else { return finding };
-    finding.outcome(status, &MIG).remedy(
-        "Switch MIG off and set the default mode.",
-        &["sudo nvidia-smi -mig 0; sudo nvidia-smi -c DEFAULT"],
-    )
-}
-
-fn in_use(context: &Context<'_>, nvml: &Nvml) -> Finding {
-    let (finding, worst) = each(
-        context.finding("P049"),
-        nvml,
-        &context.facts.nvml,
-        "more than half is free on every GPU",
-        |gpu| {
-            let (total, free) = (gpu.memory_total?, gpu.memory_free?);
-            let pids: Vec<String> = gpu.processes.iter().take(8).map(ToString::to_string).collect();
-            let by =
-                if pids.is_empty() { String::new() } else { format!(", by processes {}", pids.join(", ")) };
-            (free < total / 2).then(|| {
-                (
-                    Status::Warn,
-                    format!("{} of {} GiB in use{by}", (total - free.min(total)) >> 30, total >> 30),
-                )
-            })
-        },
-    );
-    let Some(status) = worst else { return finding };
-    finding.outcome(status, &MEMORY).remedy(
-        "End left-over processes before a run.",
-        &["nvidia-smi --query-compute-apps=pid,used_memory --format=csv"],
-    )
 }
 
 fn xids(context: &Context<'_>, fact: &Fact<Vec<Xid>>) -> Vec<Finding> {
@@ -508,27 +385,6 @@ fn xids(context: &Context<'_>, fact: &Fact<Vec<Xid>>) -> Vec<Finding> {
 fn fatal(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     text.contains("fatal") && !text.contains("non-fatal") && !text.contains("non fatal")
-}
-
-fn persistence(context: &Context<'_>, nvml: &Nvml) -> Finding {
-    let (finding, worst) =
-        each(context.finding("P051"), nvml, &context.facts.nvml, "on for every GPU", |gpu| {
-            (gpu.persistence == Some(false)).then(|| (Status::Warn, "off".to_owned()))
-        });
-    let Some(status) = worst else { return finding };
-    finding
-        .outcome(status, &PERSISTENCE)
-        .remedy_for(
-            Some(Manager::Machine),
-            "Start NVIDIA's persistence daemon.",
-            &["sudo systemctl enable --now nvidia-persistenced      # or: sudo nvidia-smi -pm 1"],
-        )
-        .remedy_for(Some(Manager::Operator), "The driver container starts the daemon; look at its log.", &[])
-        .remedy_for(
-            Some(Manager::Container),
-            "It belongs to the host.",
-            &["sudo nvidia-smi -pm 1      # on the host"],
-        )
 }
 
 fn imex(context: &Context<'_>) -> Finding {

@@ -3,6 +3,7 @@
 use super::Context;
 use super::driver::missing;
 use super::modules::numbers;
+use super::remedies::shell;
 use crate::causes::CauseEntry;
 use crate::finding::{Finding, Manager, Status};
 
@@ -72,13 +73,13 @@ fn access_control(context: &Context<'_>) -> Finding {
     } else {
         bad.join(", ")
     };
-    let list = bad.iter().take(64).copied().collect::<Vec<_>>().join(" ");
+    let list = bad.iter().take(64).map(|address| shell(address)).collect::<Vec<_>>().join(" ");
     finding
         .outcome(Status::Warn, &ACS)
         .saw(format!("redirection on {some}"), "off on the bridges above GPUs and NICs")
         .remedy(
             "Switch access control off in the BIOS, or on these bridges at each boot, on bare metal only.",
-            &[&format!("for bridge in {list}; do sudo setpci -s $bridge ECAP_ACS+6.w=0000; done")],
+            &[&format!("for bridge in {list}; do sudo setpci -s \"$bridge\" ECAP_ACS+6.w=0000; done")],
         )
 }
 

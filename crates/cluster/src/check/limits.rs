@@ -89,6 +89,9 @@ fn daemons(context: &Context<'_>) -> Finding {
     let finding = context.finding("P031").from_fact(fact);
     let all = match fact.value() {
         Some(all) if !all.is_empty() => all,
+        _ if matches!(fact.reading(), Reading::Unreadable(_)) && !context.managed.container => {
+            return finding.unknown(missing(fact)).advisory();
+        }
         _ => {
             return finding.not_applicable("none of containerd, kubelet, slurmd, crio, dockerd is seen here");
         }
@@ -119,27 +122,41 @@ fn names(all: &[ProcessLimit]) -> String {
 fn pending(context: &Context<'_>) -> Finding {
     let limits = &context.facts.limits;
     let finding = context.finding("P032").from_fact(&limits.configured);
+    let unreadable = matches!(limits.configured.reading(), Reading::Unreadable(_));
+    if unreadable && limits.daemons.value().is_some_and(|all| !all.is_empty()) {
+        return finding.unknown(missing(&limits.configured)).advisory();
+    }
     let (Some(running), Some(configured)) = (limits.daemons.value(), limits.configured.value()) else {
         return finding.not_applicable("no unit files or no daemons are seen here");
     };
-    let waiting: Vec<&ProcessLimit> = running
+    // A limit that is none is the largest.
+    let larger = |wanted: Option<u64>, active: Option<u64>| match (wanted, active) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(wanted), Some(active)) => wanted > active,
+    };
+    let waiting: Vec<(&ProcessLimit, &ProcessLimit)> = running
         .iter()
-        .filter(|daemon| {
+        .filter_map(|daemon| {
             // Drop-ins stand before the unit's own file, and the first that names a limit counts.
-            let wanted = configured.iter().find(|unit| unit.name == daemon.name);
-            wanted.is_some_and(|unit| unit.memlock.soft.is_none()) && daemon.memlock.soft.is_some()
+            let unit = configured.iter().find(|unit| unit.name == daemon.name)?;
+            larger(unit.memlock.soft, daemon.memlock.soft).then_some((daemon, unit))
         })
         .collect();
-    let Some(first) = waiting.first() else { return finding.saw("what is configured is active", "") };
+    let Some((first, _)) = waiting.first() else { return finding.saw("what is configured is active", "") };
     let seen: Vec<String> = waiting
         .iter()
-        .map(|daemon| {
-            format!("{}: unlimited is configured, {} is active", daemon.name, size(daemon.memlock.soft))
+        .map(|(daemon, unit)| {
+            let (wanted, active) = (size(unit.memlock.soft), size(daemon.memlock.soft));
+            format!("{}: {wanted} is configured, {active} is active", daemon.name)
         })
         .collect();
     finding.outcome(Status::Warn, &PENDING).saw(seen.join("; "), "the same in both").remedy(
         "Restart the daemon; on Kubernetes drain the node first.",
-        &[&format!("sudo systemctl daemon-reload && sudo systemctl restart {}", first.name)],
+        &[&format!(
+            "sudo systemctl daemon-reload && sudo systemctl restart {}",
+            remedies::shell(&first.name)
+        )],
     )
 }
 

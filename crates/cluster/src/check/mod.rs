@@ -6,6 +6,7 @@ mod host;
 mod limits;
 mod loaded;
 mod modules;
+mod nvml;
 mod rdma;
 pub(crate) mod remedies;
 mod report;
@@ -97,6 +98,7 @@ pub const CAUSES: &[&[CauseEntry]] = &[
     rdma::CAUSES,
     limits::CAUSES,
     gpu::CAUSES,
+    nvml::CAUSES,
     host::CAUSES,
     variables::CAUSES,
 ];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::driver::missing;
+use super::remedies::shell;
 use super::{Context, Target};
 use crate::causes::CauseEntry;
 use crate::facts::RdmaDevice;
@@ -190,7 +191,7 @@ fn errors(context: &Context<'_>) -> Vec<Finding> {
                     .at(format!("/sys/class/infiniband/{}/ports/{}/counters", device.name, port.number), crate::facts::Scope::HostKernel)
                     .remedy(
                         "Read them again after a run. If they grow, clean or change the cable and look at the switch port.",
-                        &[&format!("grep . /sys/class/infiniband/{}/ports/{}/{{counters,hw_counters}}/* | grep -v ':0$'", device.name, port.number)],
+                        &[&format!("grep . /sys/class/infiniband/{}/ports/{}/{{counters,hw_counters}}/* | grep -v ':0$'", shell(&device.name), port.number)],
                     ),
             );
         }

@@ -20,13 +20,18 @@ const ONE_GPU: CauseEntry = CauseEntry {
     title: "the process sees one GPU of several",
     text: "Ranks that see only their own GPU cannot open their neighbours' memory where the library uses legacy IPC: `invalid device ordinal` or peer access fails. (Expertrail shares memory by file descriptor and does not mind.)",
 };
+const NO_GPU: CauseEntry = CauseEntry {
+    id: "no-gpu-visible",
+    title: "CUDA_VISIBLE_DEVICES leaves the process no GPU",
+    text: "CUDA shows the devices before the first entry that is none: `no CUDA-capable device is detected` (100) where that is the first. Slurm sets NoDevFiles for steps that asked for no GPU.",
+};
 const TWEAKS: CauseEntry = CauseEntry {
     id: "tweaks-for-missing-keys",
     title: "NVSHMEM variables that stand in for missing driver keys",
     text: "NVSHMEM_IBGDA_NIC_HANDLER and NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE choose where queues lie; they cannot give the driver the keys it was loaded without, and hide which node is wrong.",
 };
 
-pub(super) const CAUSES: &[CauseEntry] = &[DISABLED, TRANSPORT, ONE_GPU, TWEAKS];
+pub(super) const CAUSES: &[CauseEntry] = &[DISABLED, TRANSPORT, NO_GPU, ONE_GPU, TWEAKS];
 
 pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
     let fact = &context.facts.environment.variables;
@@ -92,25 +97,7 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
                 .remedy(libfabric, &["export NVSHMEM_REMOTE_TRANSPORT=libfabric NVSHMEM_LIBFABRIC_PROVIDER=efa FI_PROVIDER=efa"]),
         );
     }
-    let gpus = context.facts.pci.gpus().len();
-    if let Some(visible) = set("CUDA_VISIBLE_DEVICES")
-        && !visible.contains(',')
-        && gpus > 1
-        && context.target != Target::Expertrail
-    {
-        all.push(
-            new("P072", "CUDA_VISIBLE_DEVICES")
-                .outcome(Status::Warn, &ONE_GPU)
-                .saw(
-                    format!("{}, of {gpus} GPUs", if visible.is_empty() { "none" } else { visible }),
-                    "every GPU visible, chosen by local rank",
-                )
-                .remedy(
-                    "Let every rank see all GPUs of its node.",
-                    &["srun --gpus-per-node=8 ...      # not --gpus-per-task=1"],
-                ),
-        );
-    }
+    all.extend(visible(context));
     let handlers: Vec<&str> = ["NVSHMEM_IBGDA_NIC_HANDLER", "NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"]
         .into_iter()
         .filter(|name| get(name).is_some())
@@ -131,4 +118,68 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
         );
     }
     all
+}
+
+/// How many devices CUDA shows of `count`: those before the first entry that names none. Whose UUID it is cannot be told, so that
+/// one counts.
+fn shown(entries: &str, count: Option<usize>) -> usize {
+    let there = |entry: &str| match entry.parse::<usize>() {
+        Ok(index) => count.is_none_or(|count| index < count),
+        Err(_) => entry.starts_with("GPU-") || entry.starts_with("MIG-"),
+    };
+    entries.split(',').map(str::trim).take_while(|entry| there(entry)).count()
+}
+
+fn visible(context: &Context<'_>) -> Option<Finding> {
+    let facts = context.facts;
+    let fact = &facts.environment.variables;
+    let visible = fact.value()?.get("CUDA_VISIBLE_DEVICES")?;
+    let finding = context.finding("P072").about("CUDA_VISIBLE_DEVICES").from_fact(fact);
+    let on_bus = facts.pci.gpus().len();
+    // A container sees every GPU on the bus, and NVML only those it was given: these CUDA numbers. Without any P040 speaks.
+    let count = facts.nvml.value().map_or(on_bus, |nvml| nvml.gpus.len() + nvml.refused.len());
+    let shown = shown(visible, Some(count).filter(|count| *count > 0));
+    let of = if count == 0 { String::new() } else { format!(", of {count} GPUs") };
+    if shown == 0 {
+        let what = if visible.trim().is_empty() { "empty" } else { visible };
+        return Some(
+            finding
+                .outcome(Status::Fail, &NO_GPU)
+                .saw(format!("{what}: it shows none{of}"), "unset, or indexes of GPUs that are there")
+                .remedy(
+                    "Unset it, or ask the scheduler for GPUs.",
+                    &["unset CUDA_VISIBLE_DEVICES", "srun --gpus-per-node=8 ...      # in a step of Slurm"],
+                ),
+        );
+    }
+    if shown > 1 || on_bus < 2 || context.target == Target::Expertrail {
+        return None;
+    }
+    Some(
+        finding
+            .outcome(Status::Warn, &ONE_GPU)
+            .saw(format!("{visible}, of {on_bus} GPUs"), "every GPU visible, chosen by local rank")
+            .remedy(
+                "Let every rank see all GPUs of its node.",
+                &["srun --gpus-per-node=8 ...      # not --gpus-per-task=1"],
+            ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn devices_before_the_first_that_is_none() {
+        assert_eq!(shown("0,1,2", Some(8)), 3);
+        assert_eq!(shown("0,8,1", Some(8)), 1);
+        assert_eq!(shown("0, 1", Some(8)), 2);
+        assert_eq!(shown("0,-1,1", Some(8)), 1);
+        for none in ["", " ", "-1", "8", "NoDevFiles", "all"] {
+            assert_eq!(shown(none, Some(8)), 0, "{none}");
+        }
+        assert_eq!(shown("GPU-1a2b,MIG-3c", Some(8)), 2);
+        assert_eq!(shown("8", None), 1);
+    }
 }

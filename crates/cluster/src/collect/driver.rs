@@ -1,11 +1,13 @@
 //! The NVIDIA driver's parameters, version and modprobe options.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::facts::{Driver, DriverVersion, Fact, Flavour, ModprobeOption};
+use super::{Budget, masked};
+use crate::facts::{Driver, DriverVersion, Fact, Flavour, ModprobeOption, Reading};
 use crate::root::Root;
 
-/// Folders that modprobe reads, first one wins for files of one name (modprobe.d(5)).
+/// Folders that modprobe reads, first one wins for files of one name (modprobe.d(5)). The files of all are then read in the order of
+/// their names, whatever their folder.
 const MODPROBE: [&str; 5] = [
     "/etc/modprobe.d",
     "/run/modprobe.d",
@@ -85,32 +87,49 @@ fn unquote(text: &str) -> &str {
 }
 
 fn configured(root: &Root) -> Fact<Vec<ModprobeOption>> {
-    let mut options = Vec::new();
-    let mut seen = BTreeSet::new();
-    let mut unreadable = None;
+    let (source, scope) = (MODPROBE[0], root.scope(MODPROBE[0]));
+    let mut files: BTreeMap<String, &str> = BTreeMap::new();
     for folder in MODPROBE {
         let names = root.list(folder);
+        if let Reading::Unreadable(reason) = names.reading() {
+            return Fact::unreadable(format!("{folder} could not be read: {reason}"), source, scope);
+        }
         for name in names.value().into_iter().flatten().filter(|name| has_extension(name)) {
             // The first folder's file of a name hides the others'.
-            if seen.len() == FILES || options.len() >= OPTIONS || !seen.insert(name.clone()) {
-                continue;
+            files.entry(name.clone()).or_insert(folder);
+        }
+    }
+    if files.len() > FILES {
+        return Fact::unreadable(format!("more than {FILES} files"), source, scope);
+    }
+    let mut options = Vec::new();
+    let mut budget = Budget::new();
+    for (name, folder) in &files {
+        let path = format!("{folder}/{name}");
+        if masked(root, &path) {
+            continue;
+        }
+        let text = budget.text(root, &path);
+        match text.reading() {
+            Reading::Value(text) => options.extend(modprobe(text, &path)),
+            // What is in it may override all else; half of a configuration is none.
+            Reading::Unreadable(reason) => {
+                return Fact::unreadable(format!("{path} could not be read: {reason}"), source, scope);
             }
-            let path = format!("{folder}/{name}");
-            let text = root.text(&path);
-            match text.value() {
-                Some(text) => options.extend(modprobe(text, &path)),
-                None => unreadable = Some(path),
-            }
+            // A link that leads nowhere, which modprobe passes over. In a capture its target was only not copied.
+            _ if root.is_live() => {}
+            _ => return Fact::unreadable(format!("{path} leads to what was not copied"), source, scope),
+        }
+        if options.len() >= OPTIONS {
+            return Fact::unreadable(format!("more than {OPTIONS} options"), source, scope);
         }
     }
     let command = root.word("/proc/cmdline");
     options.extend(cmdline(command.value().map_or("", String::as_str)));
-    let (source, scope) = (MODPROBE[0], root.scope(MODPROBE[0]));
-    match unreadable {
-        // What is in it may override all else; half of a configuration is none.
-        Some(path) => Fact::unreadable(format!("{path} could not be read"), source, scope),
-        _ if seen.is_empty() && options.is_empty() => Fact::absent(source, scope),
-        _ => Fact::read(options, source, scope),
+    if files.is_empty() && options.is_empty() {
+        Fact::absent(source, scope)
+    } else {
+        Fact::read(options, source, scope)
     }
 }
 
@@ -157,15 +176,13 @@ pub fn modprobe(text: &str, file: &str) -> Vec<ModprobeOption> {
     found
 }
 
-/// Lines with their first line's number: comments dropped, a backslash at the end joins the next.
+/// Lines with their first line's number: a backslash at the end joins the next, then comments are dropped. So one that ends in a
+/// backslash takes the next line with it, as modprobe does.
 fn logical_lines(text: &str) -> Vec<(u32, String)> {
     let mut lines = Vec::new();
     let mut open: Option<(u32, String)> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let (first, mut joined) = open.take().unwrap_or((number, String::new()));
-        if joined.is_empty() && line.trim_start().starts_with('#') {
-            continue;
-        }
         if let Some(part) = line.strip_suffix('\\') {
             joined.push_str(part);
             joined.push(' ');
@@ -176,6 +193,7 @@ fn logical_lines(text: &str) -> Vec<(u32, String)> {
         }
     }
     lines.extend(open);
+    lines.retain(|(_, line)| !line.trim_start().starts_with('#'));
     lines
 }
 
@@ -236,6 +254,14 @@ mod tests {
         let short: Vec<_> =
             found.iter().map(|o| (o.module.as_str(), o.key.as_str(), o.value.as_str())).collect();
         assert_eq!(short, [("nvidia", "NVreg_EnableStreamMemOPs", "1"), ("nvidia_drm", "modeset", "1")]);
+    }
+
+    #[test]
+    fn a_comment_takes_the_line_that_its_backslash_joins() {
+        let text = "# was: \\\noptions nvidia NVreg_A=1\noptions nvidia NVreg_B=2\n  # x\noptions nvidia NVreg_C=3\n";
+        let found = modprobe(text, "/etc/modprobe.d/a.conf");
+        let short: Vec<_> = found.iter().map(|o| (o.line, o.key.as_str())).collect();
+        assert_eq!(short, [(3, "NVreg_B"), (5, "NVreg_C")]);
     }
 
     #[test]

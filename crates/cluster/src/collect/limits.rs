@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::facts::{Fact, Limit, Limits, ProcessLimit};
+use crate::facts::{Fact, Limit, Limits, ProcessLimit, Reading, Scope};
 use crate::root::Root;
 
 use super::driver::has_extension;
+use super::{Budget, masked};
 
 /// Daemons whose limits a job inherits.
 const DAEMONS: [&str; 5] = ["containerd", "kubelet", "slurmd", "crio", "dockerd"];
@@ -21,7 +22,7 @@ const DROP_INS: usize = 256;
 const PROCESSES: usize = 1 << 16;
 
 /// Reads all limits. `processes` is `/proc`.
-pub(super) fn limits(root: &Root, processes: &Fact<Vec<(u32, String)>>) -> Limits {
+pub(super) fn limits(root: &Root, processes: &Processes) -> Limits {
     let limits = root.text("/proc/self/limits");
     let status = root.text("/proc/self/status");
     Limits {
@@ -58,31 +59,116 @@ pub fn parse_capabilities(text: &str) -> Result<u64, String> {
     u64::from_str_radix(bits, 16).map_err(|_| format!("CapEff `{bits}` is not hexadecimal"))
 }
 
-/// The numbered folders of `/proc` with the name of their process.
-pub(super) fn processes(root: &Root) -> Fact<Vec<(u32, String)>> {
-    root.list("/proc").map(|names| {
-        let pids = names.iter().filter_map(|name| name.parse().ok()).take(PROCESSES);
-        pids.filter_map(|pid: u32| Some((pid, root.word(&format!("/proc/{pid}/comm")).value()?.clone())))
-            .collect()
-    })
+/// Processes that can be seen.
+pub(super) struct Processes {
+    /// The numbered folders of `/proc` with the name of their process.
+    pub(super) seen: Fact<Vec<(u32, String)>>,
+    /// Why there may be others.
+    pub(super) hidden: Option<String>,
+    /// They are kept from the reader, not only left out of a capture.
+    concealed: bool,
 }
 
-fn daemons(root: &Root, processes: &Fact<Vec<(u32, String)>>) -> Fact<Vec<ProcessLimit>> {
-    processes.clone().map(|all| {
-        all.into_iter()
-            .filter(|(_, name)| DAEMONS.contains(&name.as_str()))
-            .filter_map(|(pid, name)| {
-                let source = format!("/proc/{pid}/limits");
-                let memlock = root.text(&source).parse(|text| parse_limit(&text, "Max locked memory"));
-                Some(ProcessLimit { name, pid: Some(pid), memlock: *memlock.value()?, source })
-            })
-            .collect()
-    })
+impl Processes {
+    /// No process of a name was seen at `/proc`: what that says.
+    pub(super) fn none<T>(&self, source: &str, scope: Scope) -> Fact<T> {
+        match &self.hidden {
+            Some(reason) => Fact::unreadable(reason, source, scope),
+            None => Fact::absent(source, scope),
+        }
+    }
+}
+
+/// Reads the processes.
+pub(super) fn processes(root: &Root) -> Processes {
+    let mut hidden = None;
+    let seen = root.list("/proc").map(|names| {
+        let pids = names.iter().filter_map(|name| name.parse().ok()).take(PROCESSES);
+        let mut seen = Vec::new();
+        for pid in pids {
+            let path = format!("/proc/{pid}/comm");
+            let comm = root.word(&path);
+            match comm.reading() {
+                Reading::Value(name) => seen.push((pid, name.clone())),
+                Reading::Unreadable(reason) => hidden = Some(format!("{path} cannot be read: {reason}")),
+                // It has ended meanwhile.
+                Reading::Absent | Reading::NotLooked => {}
+            }
+        }
+        seen
+    });
+    let all = seen.value().map(Vec::as_slice).unwrap_or_default();
+    // Who sees the first process sees all: it is root's.
+    let first = all.iter().any(|(pid, _)| *pid == 1);
+    let mounts = root.text("/proc/self/mountinfo");
+    let status = root.text("/proc/self/status");
+    if !first
+        && mounts.value().is_some_and(|text| parse_hidepid(text))
+        && !status.value().is_some_and(|text| is_root(text))
+    {
+        hidden = Some("/proc is mounted with hidepid: processes of other users are not seen".to_owned());
+    } else if all.is_empty() && !root.is_live() && seen.value().is_some() {
+        let hidden = Some("the capture holds no processes".to_owned());
+        return Processes { seen, hidden, concealed: false };
+    }
+    Processes { concealed: hidden.is_some(), seen, hidden }
+}
+
+/// Whether `/proc` is mounted so that users do not see each other's processes: 1 or `noaccess`, 2 or `invisible`, 4 or `ptraceable`.
+fn parse_hidepid(mountinfo: &str) -> bool {
+    let mounted = |line: &&str| line.split_whitespace().nth(4) == Some("/proc");
+    let Some(line) = mountinfo.lines().rfind(mounted) else { return false };
+    line.split([' ', ','])
+        .filter_map(|option| option.strip_prefix("hidepid="))
+        .any(|value| !matches!(value, "0" | "off"))
+}
+
+/// Whether the effective user of `/proc/self/status` is root.
+fn is_root(status: &str) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    line.and_then(|line| line.split_whitespace().nth(1)) == Some("0")
+}
+
+fn daemons(root: &Root, processes: &Processes) -> Fact<Vec<ProcessLimit>> {
+    let mut untold = None;
+    let daemons = processes.seen.clone().map(|all| {
+        let mut found = Vec::new();
+        for (pid, name) in all.into_iter().filter(|(_, name)| DAEMONS.contains(&name.as_str())) {
+            let source = format!("/proc/{pid}/limits");
+            let memlock = root.text(&source).parse(|text| parse_limit(&text, "Max locked memory"));
+            match memlock.reading() {
+                Reading::Value(&memlock) => {
+                    found.push(ProcessLimit { name, pid: Some(pid), memlock, source });
+                }
+                // It has ended meanwhile.
+                Reading::Absent if root.is_live() => {}
+                Reading::Unreadable(reason) => {
+                    untold = Some((format!("the limits of {name} cannot be read: {reason}"), source));
+                }
+                _ => untold = Some((format!("the limits of {name} are not in the capture"), source)),
+            }
+        }
+        found
+    });
+    let all = daemons.value().map(Vec::as_slice).unwrap_or_default();
+    // One that is limited says enough. That the others are not does not tell of what nobody saw.
+    if all.iter().any(|daemon| daemon.memlock.soft.is_some()) {
+        return daemons;
+    }
+    match (untold, &processes.hidden) {
+        (Some((reason, source)), _) => Fact::unreadable(reason, source, daemons.scope),
+        (None, Some(reason)) if all.is_empty() && processes.concealed => {
+            Fact::unreadable(reason, "/proc/*/comm", daemons.scope)
+        }
+        _ => daemons,
+    }
 }
 
 fn configured(root: &Root) -> Fact<Vec<ProcessLimit>> {
+    let (place, scope) = (UNITS[0], root.scope(UNITS[0]));
     let mut found = Vec::new();
     let mut units = 0;
+    let mut budget = Budget::new();
     for daemon in DAEMONS {
         // Drop-ins of one name hide each other, of different names the last counts, and all of them before the unit's own file.
         let mut drop_ins: BTreeMap<String, String> = BTreeMap::new();
@@ -98,17 +184,24 @@ fn configured(root: &Root) -> Fact<Vec<ProcessLimit>> {
             .into_iter()
             .find(|path| root.exists(path));
         let files = drop_ins.into_values().rev().chain(own);
-        for source in files {
-            let text = root.text(&source);
-            let Some(text) = text.value() else { continue };
-            units += 1;
-            if let Some(memlock) = parse_unit(text) {
-                found.push(ProcessLimit { name: daemon.to_owned(), pid: None, memlock, source });
+        for source in files.filter(|source| !masked(root, source)) {
+            let text = budget.text(root, &source);
+            match text.reading() {
+                Reading::Value(text) => {
+                    units += 1;
+                    if let Some(memlock) = parse_unit(text) {
+                        found.push(ProcessLimit { name: daemon.to_owned(), pid: None, memlock, source });
+                    }
+                }
+                // It may override all else.
+                Reading::Unreadable(reason) => {
+                    return Fact::unreadable(format!("{source} could not be read: {reason}"), place, scope);
+                }
+                Reading::Absent | Reading::NotLooked => {}
             }
         }
     }
-    let (source, scope) = (UNITS[0], root.scope(UNITS[0]));
-    if units == 0 { Fact::absent(source, scope) } else { Fact::read(found, source, scope) }
+    if units == 0 { Fact::absent(place, scope) } else { Fact::read(found, place, scope) }
 }
 
 /// `LimitMEMLOCK=` of a unit file: the last one counts. `infinity`, bytes, or with K, M, G, T; one value or `soft:hard`.
@@ -151,6 +244,19 @@ mod tests {
         // CAP_IPC_LOCK is bit 14.
         assert_eq!(parse_capabilities("CapPrm:\t0\nCapEff:\t0000000000004000\n"), Ok(1 << 14));
         assert!(parse_capabilities("CapEff:\tzz\n").is_err());
+    }
+
+    #[test]
+    fn processes_of_others() {
+        let mount = |options: &str| format!("25 1 0:5 / /proc rw,nosuid shared:13 - proc proc {options}\n");
+        for hides in ["rw,hidepid=2", "rw,gid=4,hidepid=invisible", "rw,hidepid=1", "rw,hidepid=ptraceable"] {
+            assert!(parse_hidepid(&mount(hides)), "{hides}");
+        }
+        assert!(!parse_hidepid(&mount("rw")) && !parse_hidepid(&mount("rw,hidepid=off")));
+        // Of two mounts the later is seen; another place does not count.
+        assert!(!parse_hidepid(&(mount("rw,hidepid=2") + &mount("rw"))));
+        assert!(!parse_hidepid("25 1 0:5 / /chroot/proc rw - proc proc rw,hidepid=2\n"));
+        assert!(is_root("Name:\tx\nUid:\t1000\t0\t0\t0\n") && !is_root("Uid:\t0\t1000\t0\t0\n"));
     }
 
     #[test]

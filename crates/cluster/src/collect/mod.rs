@@ -38,9 +38,9 @@ pub use modules::{parse_majors, parse_modules};
 pub use pci::access_control;
 pub use services::{log_version, package};
 
-use crate::facts::{Fact, Facts, Nvml, SCHEMA, Scope};
+use crate::facts::{Fact, Facts, Nvml, Reading, SCHEMA, Scope};
 use crate::nvml;
-use crate::root::Root;
+use crate::root::{Root, TEXT_LIMIT};
 use crate::userspace;
 
 /// What is read beside the machine's own files.
@@ -52,6 +52,43 @@ pub struct Options {
     pub nvml: nvml::Options,
     /// NVML is not asked: it starts the driver, which takes up to seconds where no persistence daemon runs.
     pub without_nvml: bool,
+}
+
+/// All files of one kind together: a folder may hold thousands, each below the limit of one.
+const KIND: u64 = 64 << 20;
+
+/// What may still be read of files of one kind.
+struct Budget {
+    left: u64,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self { left: KIND }
+    }
+
+    /// A text file. What is beyond the total is unreadable.
+    fn text(&mut self, root: &Root, path: &str) -> Fact<String> {
+        let limit = self.left.min(TEXT_LIMIT);
+        if limit == 0 {
+            let reason = format!("the files before it have more than {KIND} bytes");
+            return Fact::unreadable(reason, path, root.scope(path));
+        }
+        let read = root.bytes(path, limit);
+        // Of a file that is too large as much was read.
+        let spent = match read.reading() {
+            Reading::Value(bytes) => bytes.len() as u64,
+            Reading::Unreadable(reason) if reason.starts_with("larger") => limit,
+            _ => 0,
+        };
+        self.left = self.left.saturating_sub(spent);
+        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Whether `path` is a link to `/dev/null`, by which modprobe's files and systemd's units are switched off.
+fn masked(root: &Root, path: &str) -> bool {
+    root.real(path).is_ok_and(|real| real == root.prefix().join("dev/null"))
 }
 
 /// Reads everything.

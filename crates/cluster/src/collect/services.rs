@@ -1,5 +1,6 @@
 //! Fabric manager, IMEX and the other daemons of NVIDIA.
 
+use super::limits::Processes;
 use crate::facts::{Fact, Service};
 use crate::root::Root;
 
@@ -22,18 +23,18 @@ const DPKG: &str = "/var/lib/dpkg/status";
 /// The fabric manager's log (`LOG_FILE_NAME` of its configuration has this value by default).
 const LOG: &str = "/var/log/fabricmanager.log";
 
-/// Reads each of them. `processes` is `/proc`.
-pub(super) fn services(root: &Root, processes: &Fact<Vec<(u32, String)>>) -> Vec<Service> {
+/// Reads each of them. `processes` are those of `/proc`.
+pub(super) fn services(root: &Root, processes: &Processes) -> Vec<Service> {
     let dpkg = root.bytes(DPKG, 64 << 20).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     SERVICES
         .into_iter()
         .map(|(name, commands, config)| {
             let scope = root.scope("/proc");
-            let pid = match processes.value() {
-                None => processes.clone().map(|_| 0),
+            let pid = match processes.seen.value() {
+                None => processes.seen.clone().map(|_| 0),
                 Some(all) => match all.iter().find(|(_, comm)| commands.contains(&comm.as_str())) {
                     Some(&(pid, _)) => Fact::read(pid, format!("/proc/{pid}/comm"), scope),
-                    None => Fact::absent("/proc/*/comm", scope),
+                    None => processes.none("/proc/*/comm", scope),
                 },
             };
             let unit = UNITS
