@@ -220,10 +220,10 @@ const PHYSICAL: &str =
 /// The second ports of all rails' cards, where all of them are down: a plane of the network, or ports that nobody uses.
 fn plane(topology: &Topology, facts: &Facts) -> Option<Finding> {
     let card = |nic: &Nic| Some(nic.pci.as_deref()?.rsplit_once('.')?.0.to_owned());
+    let gpus: Vec<&PciDevice> = topology.gpus.iter().filter_map(|gpu| facts.pci.at(&gpu.pci)).collect();
     let near = |nic: &Nic| {
         let device = nic.pci.as_deref().and_then(|address| facts.pci.at(address));
-        let mut gpus = topology.gpus.iter().filter_map(|gpu| facts.pci.at(&gpu.pci));
-        device.is_some_and(|device| gpus.any(|gpu| super::between(gpu, device) <= Distance::Pxb))
+        device.is_some_and(|device| gpus.iter().any(|gpu| super::between(gpu, device) <= Distance::Pxb))
     };
     let device = |nic: &Nic| facts.rdma.value().into_iter().flatten().find(|device| device.name == nic.name);
     let is_down = |nic: &Nic| {

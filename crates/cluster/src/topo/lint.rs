@@ -6,7 +6,7 @@ use super::emit::quoted;
 use super::findings::finding;
 use super::{Role, Topology};
 use crate::causes::CauseEntry;
-use crate::facts::{Facts, Scope};
+use crate::facts::{Facts, RdmaDevice, Scope};
 use crate::finding::{Finding, Status};
 
 const INERT: CauseEntry = CauseEntry {
@@ -152,16 +152,16 @@ fn entries(list: &str) -> Vec<(&str, Option<&str>)> {
 }
 
 /// What is wrong with `port` of a rail; none where it is a port that is up, or where nobody knows the ports.
-fn port_of(facts: &Facts, name: &str, port: &str) -> Option<String> {
-    let device = facts.rdma.value()?.iter().find(|device| device.name == name)?;
-    let known =
+fn port_of(device: &RdmaDevice, port: &str) -> Option<String> {
+    let name = &device.name;
+    let found =
         port.parse().ok().and_then(|number: u32| device.ports.iter().find(|port| port.number == number));
-    match known {
+    match found {
         None if device.ports.is_empty() => None,
         None => Some(format!("{name} has no port {}", short(port))),
-        Some(known) if known.active() == Some(false) => Some(format!(
+        Some(found) if found.active() == Some(false) => Some(format!(
             "port {port} of {name} is not active ({})",
-            known.state.as_deref().map_or(String::new(), short)
+            found.state.as_deref().map_or(String::new(), short)
         )),
         Some(_) => None,
     }
@@ -173,6 +173,8 @@ fn devices(topology: &Topology, facts: &Facts, variable: &str, value: &str) -> O
         return None;
     }
     let exact = variable != "NCCL_IB_HCA" || value.starts_with('=');
+    let known: BTreeMap<&str, &RdmaDevice> =
+        facts.rdma.value().into_iter().flatten().map(|device| (device.name.as_str(), device)).collect();
     let mut wrong = Vec::new();
     for (name, port) in entries(value) {
         let matched: Vec<_> = topology
@@ -194,7 +196,7 @@ fn devices(topology: &Topology, facts: &Facts, variable: &str, value: &str) -> O
                 // Of the devices whose names begin with this one some have the port: then it is not wrong for those.
                 let faults: Option<Vec<String>> = port.and_then(|port| {
                     let rails = rails.iter().filter(|nic| nic.role == Role::Rail);
-                    rails.map(|nic| port_of(facts, &nic.name, port)).collect()
+                    rails.map(|nic| port_of(known.get(nic.name.as_str())?, port)).collect()
                 });
                 wrong.extend(faults.and_then(|faults| faults.into_iter().next()));
             }

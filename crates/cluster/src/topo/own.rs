@@ -68,25 +68,25 @@ fn part(c: &Candidate<'_>) -> String {
 
 /// Devices of one part, and of one partition where `partition`: a port that is down has none, and may belong to any.
 fn classes(all: &[&Candidate<'_>], near: &[usize], partition: bool) -> Vec<Vec<usize>> {
-    let at = |position: &usize| all.get(*position).copied();
-    let key = |c: &Candidate<'_>| (part(c), (partition && c.active).then(|| c.partition()));
-    let mut keys: Vec<(String, Option<String>)> = near.iter().filter_map(at).map(key).collect();
+    // Made once: a document may claim any number of keys.
+    let known: Vec<(usize, String, Option<String>)> = near
+        .iter()
+        .filter_map(|&at| Some((at, all.get(at)?)))
+        .map(|(at, c)| (at, part(c), (partition && c.active).then(|| c.partition())))
+        .collect();
+    let mut keys: Vec<(&String, &Option<String>)> =
+        known.iter().map(|(_, part, group)| (part, group)).collect();
     keys.sort();
     keys.dedup();
     // A part of which nothing is active has one class; where something is, what is down joins it.
-    let alone: Vec<_> = keys
-        .iter()
-        .filter(|(part, group)| {
-            group.is_some() || !keys.iter().any(|(other, group)| other == part && group.is_some())
-        })
-        .collect();
-    alone
-        .into_iter()
+    let grouped = |wanted: &String| keys.iter().any(|(part, group)| *part == wanted && group.is_some());
+    keys.iter()
+        .filter(|(part, group)| group.is_some() || !grouped(part))
         .map(|(name, group)| {
-            let member = |c: &Candidate<'_>| {
-                part(c) == *name && (group.is_none() || !c.active || Some(c.partition()) == *group)
+            let member = |part: &String, other: &Option<String>| {
+                part == *name && (group.is_none() || other.is_none() || other == *group)
             };
-            near.iter().copied().filter(|position| at(position).is_some_and(member)).collect()
+            known.iter().filter(|(_, part, other)| member(part, other)).map(|(at, ..)| *at).collect()
         })
         .collect()
 }
