@@ -154,7 +154,7 @@ fn device(devices: &mut BTreeMap<String, Device>, path: &str, value: Option<&str
         return;
     };
     let device = devices.entry(name.to_owned()).or_default();
-    name.clone_into(&mut device.name);
+    device.name = clean(name);
     let text = value.filter(|value| !value.is_empty()).map(clean);
     match file {
         "device/numa_node" => device.numa = text.and_then(|text| text.parse().ok()),
@@ -246,6 +246,12 @@ mod tests {
         assert_eq!((inside.devices[1].gbits(), inside.devices[1].active()), (400, Some(true)));
         assert_eq!((inside.devices[0].numa, inside.devices[0].active()), (None, Some(false)));
         assert_eq!(inside.devices[1].pkey.as_deref(), Some("0xffff"));
+    }
+
+    #[test]
+    fn names_of_devices_cannot_steer_a_terminal() {
+        let text = "\n@@expertrail + /sys/class/infiniband/mlx5\u{1b}[2J/fw_ver\n28\n\n@@expertrail . end\n";
+        assert_eq!(Inside::read(text).unwrap().devices[0].name, "mlx5 [2J");
     }
 
     #[test]

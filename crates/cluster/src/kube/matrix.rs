@@ -143,13 +143,13 @@ fn cell(word: &str) -> Option<String> {
     (word == "X" || bonded || rank(word) < 9).then(|| word.to_owned())
 }
 
-/// Text without terminal escape sequences (`ESC [ ... letter`).
+/// Text without terminal escape sequences (`ESC [ ... letter`), and without other control characters than white space.
 fn without_escapes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         if c != '\u{1b}' {
-            out.push(c);
+            out.extend(Some(c).filter(|c| !c.is_control() || c.is_whitespace()));
             continue;
         }
         if chars.next() == Some('[') {
@@ -187,6 +187,12 @@ mod tests {
         assert_eq!(matrix.without_nvlink(), [("GPU0", "GPU1")]);
         assert_eq!(matrix.cell(2, 0), None);
         assert_eq!(matrix.nearest(2), Some("PIX"));
+    }
+
+    #[test]
+    fn names_cannot_steer_a_terminal() {
+        let text = "GPU0\tGPU1\tNIC0\u{7}\u{9b}2J\nGPU0\tX\tNV18\tPIX\nGPU1\tNV18\tX\tPIX\n\nNIC Legend:\n  NIC02J: mlx\u{8}5\u{1b}[1m_0\n";
+        assert_eq!(Matrix::parse(text).unwrap().devices, ["GPU0", "GPU1", "mlx5_0"]);
     }
 
     #[test]
