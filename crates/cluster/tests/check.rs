@@ -477,3 +477,58 @@ fn what_cannot_be_seen_is_not_said_to_be_missing() {
         assert!(finding.observed.contains(words), "{id}: {}", finding.observed);
     }
 }
+
+#[test]
+fn a_capture_without_the_list_of_modules_says_of_none_that_it_is_missing() {
+    let place = tree::unpack("healthy");
+    tree::apply(place.path(), "remove proc/modules\nsys/module/nvidia_peermem/\n");
+    let with = report(place.path(), Target::DeepepIbgda);
+    // healthy.tree has the folder of gdrdrv.
+    for id in ["P010", "P011"] {
+        assert_eq!(of(&with, id).status, Status::Pass, "{id}: {}", of(&with, id).observed);
+    }
+    tree::apply(
+        place.path(),
+        "remove sys/module/nvidia_peermem\nremove sys/module/gdrdrv\nsys/module/nvidia/\n",
+    );
+    let without = report(place.path(), Target::DeepepIbgda);
+    for id in ["P010", "P011"] {
+        assert_eq!(of(&without, id).status, Status::Unknown, "{id}: {}", of(&without, id).observed);
+    }
+}
+
+#[test]
+fn without_sys_nothing_is_said_of_devices() {
+    let place = tree::unpack_text("proc/sys/kernel/hostname: n\n");
+    for target in Target::ALL {
+        let report = report(place.path(), target);
+        assert_eq!(of(&report, "P020").status, Status::Unknown, "{target}");
+    }
+}
+
+#[test]
+fn the_kernel_parameter_of_the_architecture() {
+    let text = fs::read_to_string(tree::folder().join("findings/P061.raise.tree")).unwrap();
+    let version = |machine: &str| {
+        format!(
+            "proc/driver/nvidia/version: NVRM version: NVIDIA UNIX Open Kernel Module for {machine}  580.105.08  Release Build\n"
+        )
+    };
+    for (machine, word) in [("x86_64", "iommu=pt "), ("aarch64", "iommu.passthrough=1 ")] {
+        let place = tree::unpack_text(&(text.clone() + &version(machine)));
+        let report = report(place.path(), Target::DeepepIbgda);
+        let steps: Vec<&String> = of(&report, "P061").remedies.iter().flat_map(|r| &r.steps).collect();
+        assert!(!steps.is_empty() && steps.iter().all(|step| step.starts_with(word)), "{machine}: {steps:?}");
+    }
+}
+
+#[test]
+fn a_report_of_a_container_names_what_cannot_be_judged_there() {
+    let place = tree::unpack("healthy");
+    tree::apply(place.path(), ".dockerenv:\n");
+    let text = report(place.path(), Target::DeepepIbgda).text(false);
+    let line = text.lines().find(|line| line.starts_with("read inside a container")).unwrap();
+    for id in ["P003", "P004", "P031", "P032", "P044"] {
+        assert!(line.contains(id), "{id}: {line}");
+    }
+}

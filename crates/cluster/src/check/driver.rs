@@ -337,27 +337,37 @@ fn direct(context: &Context<'_>) -> Finding {
     if !context.has_rdma() {
         return finding.not_applicable("no RDMA device");
     }
-    if context.target == Target::DeepepEfa {
-        return finding.not_applicable("EFA's driver registers GPU memory itself");
-    }
     let modules = &context.facts.modules;
-    let peer = modules.has("nvidia_peermem").zip(modules.has("nv_peer_mem")).map(|(new, old)| new || old);
+    let efa = context.target == Target::DeepepEfa;
+    // Without either EFA's registration fails, too (ofiwg/libfabric issue 12019: a p5e without a peer memory module).
+    let names: &[&str] = if efa {
+        &["efa_nv_peermem", "nvidia_peermem", "nv_peer_mem"]
+    } else {
+        &["nvidia_peermem", "nv_peer_mem"]
+    };
+    let loaded = names.iter().find(|name| modules.has(name) == Some(true));
+    let known = names.iter().all(|name| modules.has(name).is_some());
+    let peer = if loaded.is_some() { Some(true) } else { known.then_some(false) };
     match (context.dma_buf(), peer) {
         (Some(true), _) => finding.saw("by dma-buf: open kernel modules and Linux 5.12 or newer", ""),
-        (_, Some(true)) => finding.saw("by nvidia_peermem", ""),
+        (_, Some(true)) => finding.saw(format!("by {}", loaded.unwrap_or(&"a module")), ""),
         (Some(false), Some(false)) => {
-            let status = if context.target == Target::Expertrail { Status::Warn } else { Status::Fail };
+            let status = match context.target {
+                Target::Expertrail | Target::DeepepEfa => Status::Warn,
+                Target::DeepepIbgda | Target::Nccl => Status::Fail,
+            };
+            let (module, package) = if efa {
+                ("efa_nv_peermem", "it comes with AWS's EFA installer")
+            } else {
+                ("nvidia_peermem", "it comes with the driver; RDMA packages must be installed before it")
+            };
             finding
                 .outcome(status, &NO_DIRECT)
                 .saw(
                     "no dma-buf (proprietary modules, or Linux before 5.12) and no peer memory module",
                     "one of the two",
                 )
-                .remedies(remedies::module(
-                    context.facts,
-                    "nvidia_peermem",
-                    "it comes with the driver; RDMA packages must be installed before it",
-                ))
+                .remedies(remedies::module(context.facts, module, package))
         }
         _ => finding
             .at("/proc/modules", Scope::HostKernel)

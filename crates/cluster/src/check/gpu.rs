@@ -13,6 +13,11 @@ const NO_GPU: CauseEntry = CauseEntry {
     title: "no NVIDIA GPU, or fewer here than the node has",
     text: "Every rank needs one. A pod or a container sees those it was given; on a host one that is lost has fallen off its bus or failed.",
 };
+const GPU_NODE: CauseEntry = CauseEntry {
+    id: "gpu-node-missing",
+    title: "a GPU has no device node, or one that this user may not open",
+    text: "A process opens a GPU through /dev/nvidiaN. Where it is missing and nvidia-modprobe is not installed, or where its mode forbids it, CUDA shows fewer GPUs or none.",
+};
 const LINK: CauseEntry = CauseEntry {
     id: "nvlink-down",
     title: "NVLinks are down, or carry errors",
@@ -44,7 +49,7 @@ const IMEX: CauseEntry = CauseEntry {
     text: "Memory is shared between trays through an IMEX channel; without its device node fabric handles fail on import.",
 };
 
-pub(super) const CAUSES: &[CauseEntry] = &[NO_GPU, LINK, PEER, FABRIC, MANAGER, XID, IMEX];
+pub(super) const CAUSES: &[CauseEntry] = &[NO_GPU, GPU_NODE, LINK, PEER, FABRIC, MANAGER, XID, IMEX];
 
 /// Xids by what they ask for, after NVIDIA's catalogue of Xid errors and AWS's GPU health check: a reboot, a reset of the GPU.
 const REBOOT: [u32; 2] = [79, 109];
@@ -128,6 +133,60 @@ fn present(context: &Context<'_>) -> Finding {
                 "A GPU that the bus has and the driver does not show has fallen off: look at the kernel log, reboot, have it replaced.",
                 &["sudo dmesg | grep -i -E 'nvrm|xid'"],
             );
+    }
+    nodes(context, finding, &seen, shown)
+}
+
+/// The nodes through which a process opens the GPUs, where the listing of `/dev` has any of the driver.
+fn nodes(context: &Context<'_>, finding: Finding, seen: &str, shown: Option<usize>) -> Finding {
+    let facts = context.facts;
+    let all = facts.devices.value().map(Vec::as_slice).unwrap_or_default();
+    let number = |path: &str| path.strip_prefix("/dev/nvidia").and_then(|rest| rest.parse::<u32>().ok());
+    let gpus: Vec<_> = all.iter().filter(|node| node.character && number(&node.path).is_some()).collect();
+    // A container has nodes of the GPUs that it was given, which NVML tells and the bus does not.
+    let count = match shown {
+        Some(shown) => shown,
+        None if context.managed.container => 0,
+        None => facts.pci.gpus().len(),
+    };
+    let mend = |finding: Finding| {
+        finding
+            .from_fact(&facts.devices)
+            .remedy_for(
+                Some(Manager::Machine),
+                "Make the nodes, open to every user.",
+                &[
+                    "sudo nvidia-modprobe -u -c 0 -c 1      # and so on, for each GPU",
+                    "sudo chmod 666 /dev/nvidia*",
+                ],
+            )
+            .remedy_for(
+                Some(Manager::Operator),
+                "A pod gets the nodes with the GPUs that it asks for.",
+                &["resources: {limits: {nvidia.com/gpu: 8}}"],
+            )
+            .remedy_for(
+                Some(Manager::Container),
+                "Give the container the GPUs.",
+                &["docker run --gpus all ..."],
+            )
+    };
+    let closed: Vec<String> = gpus
+        .iter()
+        .filter(|node| context.closed(node))
+        .map(|node| format!("{} has mode {:04o}", node.path, node.mode))
+        .collect();
+    if !closed.is_empty() {
+        // A group may have what others have not; whether this user is in it is not known.
+        let grouped = gpus.iter().filter(|node| context.closed(node)).all(|node| node.mode & 0o060 == 0o060);
+        let status = if grouped { Status::Warn } else { Status::Fail };
+        let finding = finding.outcome(status, &GPU_NODE);
+        return mend(finding.saw(format!("{seen}; {}", closed.join(", ")), "nodes that this user can open"));
+    }
+    if all.iter().any(|node| node.path == "/dev/nvidiactl") && gpus.len() < count {
+        let finding = finding.outcome(Status::Warn, &GPU_NODE);
+        let seen = format!("{seen}, {} of them with a node /dev/nvidiaN", gpus.len());
+        return mend(finding.saw(seen, "a node for each GPU"));
     }
     finding.saw(seen, "")
 }

@@ -15,7 +15,7 @@ const ACS: CauseEntry = CauseEntry {
 const TRANSLATION: CauseEntry = CauseEntry {
     id: "iommu-translates",
     title: "the IOMMU translates the GPUs' or NICs' addresses",
-    text: "On bare metal peer transfers through a translating IOMMU are slow or fail; `iommu=pt` passes addresses through.",
+    text: "On bare metal peer transfers through a translating IOMMU are slow or fail; `iommu=pt` (on Arm `iommu.passthrough=1`) passes addresses through.",
 };
 const BALANCING: CauseEntry = CauseEntry {
     id: "numa-balancing",
@@ -109,12 +109,27 @@ fn translation(context: &Context<'_>) -> Finding {
         return finding.saw("addresses pass through, or no IOMMU is on", "");
     }
     let groups = if translating == 1 { "1 group" } else { &format!("{translating} groups") };
+    // `iommu=pt` is x86's (kernel-parameters.txt).
+    let word = if arm(context) { "iommu.passthrough=1" } else { "iommu=pt" };
     let seen = format!("{groups} of GPUs and RDMA devices translated (type DMA)");
     finding
         .outcome(Status::Warn, &TRANSLATION)
         .saw(seen, "identity")
-        .remedy_for(Some(Manager::Machine), "Pass addresses through: kernel parameter, then reboot.", &["iommu=pt      # in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"])
-        .remedy_for(Some(Manager::Operator), "It is a kernel parameter of the node's image: iommu=pt.", &[])
+        .remedy_for(Some(Manager::Machine), "Pass addresses through: kernel parameter, then reboot.", &[&format!("{word}      # in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot")])
+        .remedy_for(Some(Manager::Operator), &format!("It is a kernel parameter of the node's image: {word}."), &[])
+}
+
+/// Whether the CPUs are Arm's: as the driver was built, else by a list of CPUs that has no flags of x86.
+fn arm(context: &Context<'_>) -> bool {
+    let facts = context.facts;
+    match facts.driver.version.value() {
+        Some(driver) if driver.line.contains("x86_64") => false,
+        Some(driver) if driver.line.contains("aarch64") => true,
+        _ => {
+            facts.kernel.cpus.value().is_some_and(|count| *count > 0)
+                && facts.kernel.hypervisor.value().is_none()
+        }
+    }
 }
 
 fn balancing(context: &Context<'_>) -> Finding {

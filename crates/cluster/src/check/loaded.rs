@@ -183,6 +183,11 @@ fn gdrapi(context: &Context<'_>) -> Finding {
     {
         return finding.saw(format!("{} ({})", file.path, found.how), "").from_fact(&found.chosen);
     }
+    // A captured tree may hold no libraries at all; then nothing is missing from it.
+    let glibc = &context.facts.kernel.glibc;
+    if glibc.value().is_none() {
+        return finding.not_applicable(format!("no libraries can be seen: {}", missing(glibc)));
+    }
     finding
         .at("loader's search", scope)
         .outcome(status, &GDRAPI)

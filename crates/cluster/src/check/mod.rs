@@ -18,7 +18,7 @@ pub use target::Target;
 
 use crate::causes::CauseEntry;
 use crate::environment::{self, Managed};
-use crate::facts::Facts;
+use crate::facts::{DeviceNode, Facts};
 use crate::finding::{Finding, Manager};
 use crate::profile::Profile;
 use crate::{stack, topo};
@@ -61,6 +61,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("P024", "addresses of RoCE ports"),
     ("P025", "EFA driver"),
     ("P026", "huge pages for EFA"),
+    ("P027", "partitions of the rails"),
     ("P028", "libraries that reach the NICs"),
     ("P030", "locked memory"),
     ("P031", "locked memory of the daemons that start jobs"),
@@ -127,6 +128,13 @@ impl Context<'_> {
     /// Whether the node has rails, or devices that may be some.
     fn has_rdma(&self) -> bool {
         self.facts.rdma.value().is_some_and(|all| all.iter().any(|device| device.pci.is_some()))
+    }
+
+    /// Whether the mode of a device node keeps this reader from opening it. Who has `CAP_DAC_OVERRIDE` (bit 1) opens any; whether a
+    /// reader of unknown capabilities can is not known.
+    fn closed(&self, node: &DeviceNode) -> bool {
+        let bound = self.facts.limits.capabilities.value().is_some_and(|bits| bits & 1 << 1 == 0);
+        bound && node.mode & 0o006 != 0o006
     }
 
     /// Whether GPU memory can be registered by a dma-buf: an open driver and Linux 5.12 or newer. None where it cannot be told.

@@ -1,6 +1,6 @@
 //! RDMA devices, EFA included.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::driver::missing;
 use super::remedies::shell;
@@ -40,13 +40,18 @@ const EFA: CauseEntry = CauseEntry {
     title: "EFA devices without their driver, or no EFA at all",
     text: "DeepEP on EFA goes through libfabric's efa provider, which needs the efa module and the devices in the container (`vpc.amazonaws.com/efa`).",
 };
+const PARTITION: CauseEntry = CauseEntry {
+    id: "ib-partition-differs",
+    title: "rails of one node are in different partitions, or limited members",
+    text: "Ports of different partitions do not reach each other, nor do two limited members of one: queue pairs between such rails exceed their retries.",
+};
 const HUGE: CauseEntry = CauseEntry {
     id: "huge-pages-missing",
     title: "no huge pages for EFA",
     text: "libfabric's efa provider takes its buffers from huge pages; without them it warns and runs with ordinary pages, at a higher cost of each message.",
 };
 
-pub(super) const CAUSES: &[CauseEntry] = &[NONE, HIDDEN, FIRMWARE, ERRORS, GID, EFA, HUGE];
+pub(super) const CAUSES: &[CauseEntry] = &[NONE, HIDDEN, FIRMWARE, ERRORS, GID, PARTITION, EFA, HUGE];
 
 /// Huge pages of 2 MiB that AWS's examples ask for: 5120 MiB.
 const HUGE_PAGES: u64 = 2560;
@@ -68,6 +73,7 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
         all.push(firmware(context));
         all.extend(errors(context));
         all.extend(addresses(context));
+        all.push(partitions(context));
     }
     all.extend(efa(context));
     all
@@ -85,6 +91,10 @@ fn present(context: &Context<'_>) -> Finding {
     let finding = context.finding("P020").from_fact(fact);
     if fact.value().is_none() && !fact.is_absent() {
         return finding.unknown(missing(fact));
+    }
+    let facts = context.facts;
+    if fact.is_absent() && facts.pci.devices.value().is_none() && facts.modules.present.value().is_none() {
+        return finding.unknown("there is no /sys here to see devices in");
     }
     let count = fact.value().map_or(0, Vec::len);
     if context.has_rdma() {
@@ -116,8 +126,35 @@ fn visible(context: &Context<'_>) -> Finding {
         })
         .map(|(device, uverbs)| format!("{} ({uverbs})", device.name))
         .collect();
-    if hidden.is_empty() {
+    let node = |uverbs: &str| nodes.iter().find(|node| node.path == format!("/dev/infiniband/{uverbs}"));
+    let (mut closed, mut grouped) = (Vec::new(), Vec::new());
+    for device in rails(context) {
+        let Some(node) = device.uverbs.as_deref().and_then(node).filter(|node| node.character) else {
+            continue;
+        };
+        if context.closed(node) {
+            let seen = format!("{} ({}, mode {:04o})", device.name, node.path, node.mode);
+            // Whether this user is of the node's group is not known.
+            if node.mode & 0o060 == 0o060 { grouped.push(seen) } else { closed.push(seen) }
+        }
+    }
+    if hidden.is_empty() && closed.is_empty() && grouped.is_empty() {
         return finding.saw("each rail has its node in /dev/infiniband", "");
+    }
+    if hidden.is_empty() {
+        let (status, what) = if closed.is_empty() {
+            (Status::Warn, "only its group may open")
+        } else {
+            (Status::Fail, "this user cannot open")
+        };
+        closed.extend(grouped);
+        return finding
+            .outcome(status, &HIDDEN)
+            .saw(format!("{what} {}", closed.join(", ")), "mode 0666, so that every user's process can open it")
+            .remedy(
+                "Let udev make the nodes with mode 0666, as rdma-core's rules do; give a container's user the same.",
+                &["sudo chmod 666 /dev/infiniband/uverbs*      # until the next load of ib_uverbs"],
+            );
     }
     finding
         .outcome(Status::Fail, &HIDDEN)
@@ -209,6 +246,60 @@ fn errors(context: &Context<'_>) -> Vec<Finding> {
     all
 }
 
+/// Whether an address is of its link only: `fe80::/10`, or IPv4's 169.254.0.0/16 (a9fe in hexadecimal).
+fn link_local(gid: &str) -> bool {
+    let gid = gid.to_ascii_lowercase();
+    ["fe8", "fe9", "fea", "feb"].iter().any(|start| gid.starts_with(start)) || gid.contains(":ffff:a9fe:")
+}
+
+/// Keys of partitions that a port is a full member of (the top bit), by their low 15 bits; and of those that it is a limited one of.
+fn memberships(keys: &[String]) -> (BTreeSet<u32>, BTreeSet<u32>) {
+    let numbers = keys.iter().filter_map(|key| u32::from_str_radix(key.trim_start_matches("0x"), 16).ok());
+    let (full, limited): (Vec<u32>, Vec<u32>) = numbers.partition(|key| key & 0x8000 != 0);
+    let full: BTreeSet<u32> = full.into_iter().map(|key| key & 0x7fff).collect();
+    (full.clone(), limited.into_iter().filter(|key| !full.contains(key)).collect())
+}
+
+fn partitions(context: &Context<'_>) -> Finding {
+    let finding = context.finding("P027").from_fact(&context.facts.rdma);
+    let mut kinds: BTreeMap<Vec<String>, Vec<&str>> = BTreeMap::new();
+    let mut limited = Vec::new();
+    for device in rails(context) {
+        let Some(nic) = context.topology.device(&device.name).filter(|nic| nic.infiniband) else { continue };
+        let Some(port) = device.ports.iter().find(|port| port.number == nic.port) else { continue };
+        // A port that is down may have no keys yet.
+        if port.active() != Some(true) || port.pkeys.is_empty() {
+            continue;
+        }
+        let (full, part) = memberships(&port.pkeys);
+        let written = |key: &u32, bit: u32| format!("0x{:04x}", key | bit);
+        if full.is_empty() {
+            let keys: Vec<String> = part.iter().map(|key| written(key, 0)).collect();
+            limited.push(format!("{} has {} only: limited membership", device.name, keys.join(",")));
+        } else {
+            let keys = full.iter().map(|key| written(key, 0x8000)).collect();
+            kinds.entry(keys).or_default().push(&device.name);
+        }
+    }
+    let mut bad = limited;
+    if kinds.len() > 1 {
+        bad.extend(kinds.iter().map(|(keys, names)| format!("{}: {}", keys.join(","), names.join(","))));
+    }
+    if bad.is_empty() {
+        return match kinds.keys().next() {
+            Some(keys) => finding.saw(keys.join(","), ""),
+            None => finding.not_applicable("no InfiniBand rail shows its partitions"),
+        };
+    }
+    finding
+        .outcome(Status::Warn, &PARTITION)
+        .saw(bad.join("; "), "full membership of the same partitions on every rail")
+        .remedy(
+            "Have the ports' partitions corrected in the subnet manager (partitions.conf of opensm, or UFM); in a cloud ask the provider.",
+            &["grep . /sys/class/infiniband/*/ports/*/pkeys/* | grep -v 0x0000"],
+        )
+}
+
 fn addresses(context: &Context<'_>) -> Vec<Finding> {
     let mut all = Vec::new();
     for device in rails(context) {
@@ -219,7 +310,7 @@ fn addresses(context: &Context<'_>) -> Vec<Finding> {
         let Some(port) = device.ports.iter().find(|port| port.number == nic.port) else { continue };
         let routable = |gid: &&crate::facts::Gid| {
             let version2 = gid.kind.as_deref().is_none_or(|kind| kind.to_ascii_lowercase().contains("v2"));
-            version2 && !gid.gid.to_ascii_lowercase().starts_with("fe80")
+            version2 && !link_local(&gid.gid)
         };
         if port.gids.iter().any(|gid| routable(&gid)) {
             continue;

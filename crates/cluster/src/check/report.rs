@@ -136,7 +136,7 @@ impl Report {
         }
         if self.managed.container {
             out.push_str(
-                "read inside a container: limits, libraries and device nodes are its own, not the host's\n",
+                "read inside a container: limits, libraries and device nodes are its own, not the host's; what cannot be judged from here are the host's modprobe files (P003, P004), daemons (P031, P032) and fabric manager (P044)\n",
             );
         }
         let Counts { fail, warn, unknown, pass, not_applicable } = self.counts;

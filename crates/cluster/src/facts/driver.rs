@@ -115,15 +115,13 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Whether `name` is loaded or built in; none if neither list could be read. `-` and `_` are the same to the kernel.
+    /// Whether `name` is loaded or built in; none if no list tells. Folders of `/sys/module` prove that a module is there, but a capture
+    /// may have only some of them, so that only `/proc/modules` proves the contrary. `-` and `_` are the same to the kernel.
     pub fn has(&self, name: &str) -> Option<bool> {
         let name = name.replace('-', "_");
         let loaded = self.loaded.value().map(|list| list.iter().any(|module| module.name == name));
         let present = self.present.value().map(|list| list.contains(&name));
-        match (loaded, present) {
-            (None, None) => None,
-            (loaded, present) => Some(loaded == Some(true) || present == Some(true)),
-        }
+        if present == Some(true) { Some(true) } else { loaded }
     }
 }
 
