@@ -64,6 +64,7 @@ pub enum Effect {
 }
 
 impl Effect {
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference
     fn fails(&self) -> bool {
         *self == Self::Fails
     }

@@ -155,12 +155,12 @@ fn function<'a>(c: &Candidate<'a>) -> Option<&'a str> {
 /// The function number of most devices that are active, or of the first.
 fn function_of<'a>(all: &[&Candidate<'a>], class: &[usize]) -> Option<&'a str> {
     let members = || class.iter().filter_map(|&at| all.get(at)).copied();
-    let active = |wanted: &Option<&str>| members().filter(|c| c.active && function(c) == *wanted).count();
+    let active = |wanted: Option<&str>| members().filter(|c| c.active && function(c) == wanted).count();
     let mut numbers: Vec<Option<&str>> = members().map(function).collect();
     numbers.sort_unstable();
     numbers.dedup();
     // Of equal counts the lowest number.
-    numbers.into_iter().rev().max_by_key(active).flatten()
+    numbers.into_iter().rev().max_by_key(|wanted| active(*wanted)).flatten()
 }
 
 /// Virtual functions are made from physical ones: where both are whole sets and those are up, the virtual ones are no rails. A set

@@ -15,6 +15,13 @@ struct Wanted {
     wheel: Option<(&'static str, &'static str)>,
 }
 
+impl Wanted {
+    /// `libcudart.so` stands for whichever version is there.
+    fn any_version(&self) -> bool {
+        self.name.strip_suffix(".so").is_some()
+    }
+}
+
 const WANTED: [Wanted; 9] = [
     Wanted {
         name: "libnvshmem_host.so.3",
@@ -193,7 +200,7 @@ impl Search<'_> {
             name.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") && !rest.contains(".so.debug"))
         };
         // `libcudart.so` stands for whichever version is there.
-        let asked = |name: &str| name == wanted.name || wanted.name.ends_with(".so");
+        let asked = |name: &str| name == wanted.name || wanted.any_version();
         let mut files: Vec<(LibraryFile, bool)> = names
             .value()
             .into_iter()
@@ -213,9 +220,7 @@ impl Search<'_> {
     fn leads(&self, wanted: &Wanted, copy: &LibraryFile) -> bool {
         let Some((folder, name)) = copy.path.rsplit_once('/') else { return false };
         let path = format!("{folder}/{}", wanted.name);
-        wanted.name.ends_with(".so")
-            || name == wanted.name
-            || self.root.resolve(&path).value() == Some(&copy.path)
+        wanted.any_version() || name == wanted.name || self.root.resolve(&path).value() == Some(&copy.path)
     }
 
     fn file(&self, root: &Root, path: &str, shown: &str, wanted: &Wanted) -> Option<LibraryFile> {

@@ -48,7 +48,7 @@ fn matters(name: &str) -> bool {
 pub(super) fn wheels(folder: &Folder) -> Vec<Wheel> {
     let names = folder.root.list(&folder.path);
     let infos = names.value().into_iter().flatten();
-    if folder.path.ends_with(".egg") {
+    if folder.path.strip_suffix(".egg").is_some() {
         return infos.filter(|name| *name == "EGG-INFO").map(|name| wheel(folder, name)).collect();
     }
     infos
@@ -65,7 +65,7 @@ pub(super) fn elsewhere(folder: &Folder) -> Vec<Folder> {
     let mut paths: Vec<String> = Vec::new();
     for name in names.value().into_iter().flatten().take(16384) {
         let path = folder.at(name);
-        if name.ends_with(".egg") {
+        if name.strip_suffix(".egg").is_some() {
             paths.push(path);
         } else if name.strip_suffix(".pth").is_some() {
             let text = folder.root.text(&path);
