@@ -43,10 +43,17 @@ fn newer(folder: &Path) -> String {
 fn each_alone_is_known_by_its_own_text() {
     let Some(folder) = wheels() else { return };
     for (name, version) in [("3.4.5", "3.4.5".to_owned()), ("newer", newer(&folder))] {
-        let question = Question::of(&read(&[&folder.join(name)]), None, Some(Transport::Ibgda));
+        let mut question = Question::of(&read(&[&folder.join(name)]), None, Some(Transport::Ibgda));
         assert_eq!(question.get("nvshmem"), Some(version.as_str()));
         assert!(question.known["nvshmem"].source.contains("text inside the library"), "{:?}", question.known);
-        assert!(question.notes.is_empty(), "{:?}", question.notes);
+        // Nothing good is said of a DeepEP that is not there.
+        assert!(
+            matches!(question.notes.as_slice(), [note] if note.contains("no DeepEP")),
+            "{:?}",
+            question.notes
+        );
+        assert_eq!(judge(&question).judgement, Judgement::Unverified, "{name}");
+        question.set("line", "hybrid-ep", "given");
         let expected = if name == "3.4.5" { Judgement::KnownGood } else { Judgement::Unverified };
         assert_eq!(judge(&question).judgement, expected, "{name}");
     }

@@ -4,6 +4,7 @@ use super::matrix::parts;
 use super::{Judgement, Match, Question, Transport, Verdict, judge};
 use crate::causes::{self, CauseEntry};
 use crate::check::Target;
+use crate::check::remedies::shell;
 use crate::facts::Facts;
 use crate::finding::{Finding, Status};
 
@@ -137,7 +138,10 @@ fn ignored(facts: &Facts, target: Target) -> Vec<Finding> {
             .outcome(Status::Warn, &VARIABLE)
             .saw("set, and neither NVSHMEM nor its plugins have this name", "variables of the loaded version")
             .from_fact(fact)
-            .remedy("Take it out, or load the NVSHMEM version that knows it.", &[&format!("unset {name}")])
+            .remedy(
+                "Take it out, or load the NVSHMEM version that knows it.",
+                &[&format!("unset {}", shell(name))],
+            )
     };
     fact.value().into_iter().flatten().filter(|_| deepep(target)).map(new).collect()
 }
