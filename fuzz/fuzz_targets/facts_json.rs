@@ -29,7 +29,7 @@ fn plain(text: &str) {
 }
 
 fn judged(facts: &Facts, target: Target) {
-    let report = check::run(facts, &Options { target, profile: None });
+    let report = check::run(facts, &Options { target, ..Options::default() });
     for finding in &report.findings {
         if let Some(cause) = &finding.cause {
             assert!(causes::get(cause).is_some(), "{cause} is in no registry");
