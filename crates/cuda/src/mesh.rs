@@ -104,6 +104,8 @@ impl Mesh {
         let mut got: Vec<Option<OwnedFd>> = self.sockets.iter().map(|_| None).collect();
         let mut unsent: Vec<usize> = self.peers().map(|(peer, _)| peer).collect();
         loop {
+            // Who cancels is told so, not that a peer ended, which it may have done because of that.
+            wait.go_on()?;
             let mut ended = None;
             let mut fds = Vec::new();
             for (peer, socket) in self.peers() {

@@ -26,15 +26,24 @@ impl<'a> Wait<'a> {
         self.own.rank
     }
 
+    /// Whether nobody has cancelled the wait.
+    ///
+    /// # Errors
+    /// It was cancelled.
+    pub(super) fn go_on(&self) -> Result<(), BuildError> {
+        if self.cancel.is_cancelled() {
+            return Err(GroupError::Cancelled { peer: self.own.clone(), phase: self.what.to_owned() }.into());
+        }
+        Ok(())
+    }
+
     /// Waits for events on `fds`, or a moment. `missing` tells who is to blame once the time is over.
     pub(super) fn poll(
         &self,
         fds: &mut [PollFd<'_>],
         missing: impl FnOnce() -> Vec<usize>,
     ) -> Result<(), BuildError> {
-        if self.cancel.is_cancelled() {
-            return Err(GroupError::Cancelled { peer: self.own.clone(), phase: self.what.to_owned() }.into());
-        }
+        self.go_on()?;
         let left = self.limit.saturating_sub(self.since.elapsed());
         if left.is_zero() {
             let (rank, what) = (self.own.rank, self.what);
