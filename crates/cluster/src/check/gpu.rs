@@ -399,8 +399,7 @@ fn manager(context: &Context<'_>) -> Finding {
 
 /// Whether libcuda has this version, too: then the files are newer than the loaded module, and not the other way round.
 fn updated(context: &Context<'_>, version: &str) -> bool {
-    let mut libraries = context.facts.userspace.libraries.iter();
-    let libcuda = libraries.find(|library| library.name == "libcuda.so.1");
+    let libcuda = context.facts.userspace.library("libcuda.so.1");
     let chosen = libcuda.and_then(|library| library.chosen.value()?.version.as_ref());
     chosen.is_some_and(|found| found.text == version)
 }

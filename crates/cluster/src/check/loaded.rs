@@ -5,7 +5,7 @@ use super::driver::missing;
 use super::modules::{numbers, wants_gdrcopy};
 use super::{Context, Target};
 use crate::causes::CauseEntry;
-use crate::facts::{LibraryFile, LoadedLibrary};
+use crate::facts::LibraryFile;
 use crate::finding::{Finding, Manager, Status};
 
 const LIBCUDA: CauseEntry = CauseEntry {
@@ -35,31 +35,32 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
     vec![libcuda(context), toolkit(context), gdrapi(context), nics(context)]
 }
 
-fn library<'a>(context: &Context<'a>, name: &str) -> Option<&'a LoadedLibrary> {
-    context.facts.userspace.libraries.iter().find(|library| library.name == name)
-}
-
 fn chosen<'a>(context: &Context<'a>, name: &str) -> Option<&'a LibraryFile> {
-    library(context, name)?.chosen.value()
+    context.facts.userspace.library(name)?.chosen.value()
 }
 
 /// Whether what runs is installed in this file system, rather than in an image that a job brings.
 fn has_stack(context: &Context<'_>) -> bool {
     let userspace = &context.facts.userspace;
-    let loads = |name: &str| userspace.libraries.iter().any(|library| library.name == name);
     match context.target {
         Target::DeepepIbgda | Target::DeepepEfa => {
-            !userspace.deep_ep.is_empty() || loads("libnvshmem_host.so.3")
+            !userspace.deep_ep.is_empty() || userspace.library("libnvshmem_host.so.3").is_some()
         }
-        Target::Nccl => loads("libnccl.so.2"),
+        Target::Nccl => userspace.library("libnccl.so.2").is_some(),
         Target::Expertrail => true,
     }
+}
+
+/// A captured tree may hold no libraries at all; then nothing is missing from it.
+fn unseen(context: &Context<'_>) -> Option<String> {
+    let glibc = &context.facts.kernel.glibc;
+    glibc.value().is_none().then(|| format!("no libraries can be seen: {}", missing(glibc)))
 }
 
 fn libcuda(context: &Context<'_>) -> Finding {
     let version = &context.facts.driver.version;
     let finding = context.finding("P008").from_fact(version);
-    let Some(found) = library(context, "libcuda.so.1") else {
+    let Some(found) = context.facts.userspace.library("libcuda.so.1") else {
         return finding.not_applicable("no libcuda is installed here");
     };
     let finding = finding.from_fact(&found.chosen);
@@ -81,11 +82,11 @@ fn libcuda(context: &Context<'_>) -> Finding {
     let finding = finding
         .saw(format!("{} of {}, driver {}", library.text, file.path, driver.version), "one version of both");
     let order = numbers(&library.text).cmp(&numbers(&driver.version));
+    let compatible = file.path.contains("/compat");
     // Libraries of the compatibility package are newer than the driver by purpose.
-    if order.is_eq() || (file.path.contains("/compat") && order.is_gt()) {
+    if order.is_eq() || (compatible && order.is_gt()) {
         return finding;
     }
-    let compatible = file.path.contains("/compat");
     let finding = finding.outcome(Status::Fail, &LIBCUDA);
     if compatible {
         return finding.remedy(
@@ -111,32 +112,12 @@ fn libcuda(context: &Context<'_>) -> Finding {
         )
 }
 
-/// The CUDA that the packages here are built for, and where that is from: `PyTorch`'s, else the toolkit's.
-fn built_for(context: &Context<'_>) -> Option<(u32, String)> {
-    let userspace = &context.facts.userspace;
-    let torch = userspace.wheels.value().into_iter().flatten().find(|wheel| wheel.name == "torch");
-    let of_torch = torch.and_then(|wheel| {
-        let digits = wheel.version.split_once("+cu")?.1;
-        // cu128 is 12.8, cu130 is 13.0.
-        let major = digits.get(..digits.len().checked_sub(1)?)?.parse().ok()?;
-        Some((major, format!("torch {}", wheel.version)))
-    });
-    let runtime = || {
-        let mut wheels = userspace.wheels.value().into_iter().flatten();
-        let wheel = wheels.find(|wheel| wheel.name.starts_with("nvidia-cuda-runtime"))?;
-        let major = wheel.version.split('.').next()?.parse().ok()?;
-        Some((major, format!("{} {}", wheel.name, wheel.version)))
-    };
-    of_torch.or_else(runtime).or_else(|| {
-        let version = userspace.cuda_toolkit.value()?;
-        Some((version.split('.').next()?.parse().ok()?, format!("CUDA toolkit {version}")))
-    })
-}
-
 fn toolkit(context: &Context<'_>) -> Finding {
     let facts = context.facts;
     let finding = context.finding("P009").from_fact(&facts.driver.version);
-    let Some((wanted, source)) = built_for(context) else {
+    let built = facts.userspace.cuda();
+    let major = |version: &str| version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    let Some((wanted, source)) = built.and_then(|cuda| Some((major(&cuda.version)?, cuda.by))) else {
         return finding.not_applicable("neither PyTorch nor a CUDA toolkit is installed here");
     };
     let driver = facts.driver.version.value().and_then(|driver| numbers(&driver.version).first().copied());
@@ -178,15 +159,13 @@ fn gdrapi(context: &Context<'_>) -> Finding {
             .not_applicable("neither DeepEP nor NVSHMEM is installed here (check inside the image)");
     }
     let scope = context.facts.userspace.wheels.scope;
-    if let Some(found) = library(context, "libgdrapi.so.2")
+    if let Some(found) = context.facts.userspace.library("libgdrapi.so.2")
         && let Some(file) = found.chosen.value()
     {
         return finding.saw(format!("{} ({})", file.path, found.how), "").from_fact(&found.chosen);
     }
-    // A captured tree may hold no libraries at all; then nothing is missing from it.
-    let glibc = &context.facts.kernel.glibc;
-    if glibc.value().is_none() {
-        return finding.not_applicable(format!("no libraries can be seen: {}", missing(glibc)));
+    if let Some(reason) = unseen(context) {
+        return finding.not_applicable(reason);
     }
     finding
         .at("loader's search", scope)
@@ -221,10 +200,8 @@ fn nics(context: &Context<'_>) -> Finding {
         ));
     }
     let wheels = &context.facts.userspace.wheels;
-    // A captured tree may hold no libraries at all; then nothing is missing from it.
-    if context.facts.kernel.glibc.value().is_none() {
-        let glibc = &context.facts.kernel.glibc;
-        return finding.not_applicable(format!("no libraries can be seen: {}", missing(glibc)));
+    if let Some(reason) = unseen(context) {
+        return finding.not_applicable(reason);
     }
     let needed = needed(context);
     let gone: Vec<&str> = needed.iter().copied().filter(|name| chosen(context, name).is_none()).collect();

@@ -24,7 +24,7 @@ pub use host::{
 pub use pci::{Acs, Link, Pci, PciDevice};
 pub use rdma::{Gid, Port, RdmaDevice};
 pub use userspace::{
-    CubinArch, DeepEp, LibraryFile, LibraryVersion, LoadedLibrary, QpIndexing, Userspace, Wheel,
+    CubinArch, Cuda, DeepEp, LibraryFile, LibraryVersion, LoadedLibrary, QpIndexing, Userspace, Wheel,
 };
 
 /// The name of the document's version.

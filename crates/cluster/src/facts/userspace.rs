@@ -22,6 +22,59 @@ pub struct Userspace {
     pub efa_installer: Fact<String>,
 }
 
+impl Userspace {
+    /// The library that is asked for by `name`.
+    pub fn library(&self, name: &str) -> Option<&LoadedLibrary> {
+        self.libraries.iter().find(|library| library.name == name)
+    }
+
+    /// The distribution whose normalised name begins with `start`.
+    pub fn wheel(&self, start: &str) -> Option<&Wheel> {
+        self.wheels.value()?.iter().find(|wheel| wheel.name.starts_with(start))
+    }
+
+    /// The CUDA that the packages are built for: `PyTorch`'s by its version, by the wheel of its run-time library (`PyTorch` of the index for
+    /// the newest CUDA has no suffix), else the toolkit's.
+    pub fn cuda(&self) -> Option<Cuda> {
+        let torch = self.wheel("torch").and_then(|wheel| {
+            let (_, digits) = wheel.version.split_once("+cu")?;
+            // cu128 is 12.8, cu130 is 13.0.
+            let (major, minor) = digits.split_at_checked(digits.len().checked_sub(1)?)?;
+            let version = [major, minor].map(|part| part.parse::<u32>().ok());
+            let [Some(major), Some(minor)] = version else { return None };
+            Some(Cuda::of(format!("{major}.{minor}"), format!("torch {}", wheel.version), &wheel.path))
+        });
+        let runtime = || {
+            let wheel = self.wheel("nvidia-cuda-runtime")?;
+            let mut numbers = wheel.version.split('.');
+            let version = format!("{}.{}", numbers.next()?, numbers.next()?);
+            Some(Cuda::of(version, format!("{} {}", wheel.name, wheel.version), &wheel.path))
+        };
+        let toolkit = || {
+            let version = self.cuda_toolkit.value()?;
+            Some(Cuda::of(version.clone(), format!("CUDA toolkit {version}"), &self.cuda_toolkit.source))
+        };
+        torch.or_else(runtime).or_else(toolkit)
+    }
+}
+
+/// A version of CUDA, and what tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cuda {
+    /// `13.0`.
+    pub version: String,
+    /// `torch 2.9.0+cu130`.
+    pub by: String,
+    /// Its path.
+    pub path: String,
+}
+
+impl Cuda {
+    fn of(version: String, by: String, path: &str) -> Self {
+        Self { version, by, path: path.to_owned() }
+    }
+}
+
 /// One library name and its copies.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

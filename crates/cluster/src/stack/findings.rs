@@ -64,7 +64,7 @@ fn verdict(facts: &Facts, target: Target) -> Vec<Finding> {
     if !deepep(target) {
         return vec![new().not_applicable("the target loads neither DeepEP nor NVSHMEM")];
     }
-    if userspace.deep_ep.is_empty() && !has(facts, "libnvshmem_host.so.3") {
+    if userspace.deep_ep.is_empty() && userspace.library("libnvshmem_host.so.3").is_none() {
         return vec![
             new().not_applicable("neither DeepEP nor NVSHMEM is installed here (check inside the image)"),
         ];
@@ -144,10 +144,6 @@ fn ignored(facts: &Facts, target: Target) -> Vec<Finding> {
             )
     };
     fact.value().into_iter().flatten().filter(|_| deepep(target)).map(new).collect()
-}
-
-fn has(facts: &Facts, name: &str) -> bool {
-    facts.userspace.libraries.iter().any(|library| library.name == name)
 }
 
 fn copies(facts: &Facts, target: Target) -> Vec<Finding> {

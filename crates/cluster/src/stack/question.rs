@@ -194,34 +194,16 @@ impl Question {
                 ));
             }
         }
-        let wheels = userspace.wheels.value().map(Vec::as_slice).unwrap_or_default();
-        let wheel = |name: &str| wheels.iter().find(|wheel| wheel.name.starts_with(name));
-        if let Some(torch) = wheel("torch") {
+        if let Some(torch) = userspace.wheel("torch") {
             self.set("torch", torch.version.clone(), torch.path.clone());
-            if let Some(cuda) =
-                torch.version.split_once("+cu").map(|(_, digits)| digits).filter(|digits| digits.len() == 3)
-            {
-                self.set(
-                    "cuda",
-                    format!("{}.{}", &digits(cuda)[..2], &digits(cuda)[2..]),
-                    torch.path.clone(),
-                );
-            }
         }
-        // `PyTorch` of the index for the newest CUDA has no such suffix; the wheel of its run-time library tells.
-        if let Some(runtime) = wheel("nvidia-cuda-runtime") {
-            let numbers: Vec<&str> = runtime.version.split('.').take(2).collect();
-            if let [major, minor] = numbers.as_slice() {
-                self.set("cuda", format!("{major}.{minor}"), runtime.path.clone());
-            }
+        if let Some(cuda) = userspace.cuda() {
+            self.set("cuda", cuda.version, cuda.path);
         }
         if let Some(version) = userspace.efa_installer.value() {
             self.set("efa_installer", version.clone(), userspace.efa_installer.source.clone());
         }
-        if let Some(version) = userspace.cuda_toolkit.value() {
-            self.set("cuda", version.clone(), userspace.cuda_toolkit.source.clone());
-        }
-        for wheel in wheels {
+        for wheel in userspace.wheels.value().into_iter().flatten() {
             for open in wheel
                 .requires
                 .iter()
@@ -230,7 +212,7 @@ impl Question {
                 self.notes.push(format!("{} {} requires `{open}` without an upper bound: the next install may bring a version it does not serve", wheel.name, wheel.version));
             }
         }
-        let major = wheel("nvidia-nvshmem-cu").and_then(|wheel| {
+        let major = userspace.wheel("nvidia-nvshmem-cu").and_then(|wheel| {
             Some((wheel.name.strip_prefix("nvidia-nvshmem-cu")?.to_owned(), wheel.path.clone()))
         });
         let cuda = self.get("cuda").and_then(|cuda| cuda.split('.').next()).map(str::to_owned);
@@ -463,10 +445,6 @@ fn misfit(key: &str, value: &str) -> Option<String> {
         "sm" | "max_teams" => value.parse::<u32>().is_err().then(|| "a number".to_owned()),
         _ => (!number).then(|| "a version, as 3.4.5".to_owned()),
     }
-}
-
-fn digits(text: &str) -> &str {
-    if text.is_char_boundary(2) { text } else { "000" }
 }
 
 /// Evidence of pull request 564, strongest first.
