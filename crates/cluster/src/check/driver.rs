@@ -97,17 +97,14 @@ fn key(
 pub(super) fn missing<T>(fact: &Fact<T>) -> String {
     // Files that stand in a capture for what cannot be copied.
     let captured = match fact.source.as_str() {
-        "/dev.txt" => "a listing of /dev (dev.txt, of ls -lR /dev)",
-        "/environ.txt" => "variables (environ.txt)",
-        "/kmsg.txt" => "a kernel log (kmsg.txt, of dmesg)",
-        "/nvml.json" => "what NVML says (nvml.json)",
-        _ => "",
+        "/dev.txt" => Some("the capture has no listing of /dev (dev.txt, of ls -lR /dev)"),
+        "/environ.txt" => Some("the capture has no variables (environ.txt)"),
+        "/kmsg.txt" => Some("the capture holds no kernel log"),
+        "/nvml.json" => Some("the capture holds nothing of NVML"),
+        _ => None,
     };
     match fact.reading() {
-        Reading::Absent if !captured.is_empty() => {
-            format!("the capture has no {}", captured.trim_start_matches("a "))
-        }
-        Reading::Absent => format!("{} is not there", fact.source),
+        Reading::Absent => captured.map_or_else(|| format!("{} is not there", fact.source), str::to_owned),
         Reading::Unreadable(reason) => format!("{} cannot be read: {reason}", fact.source),
         Reading::Value(_) => String::new(),
         Reading::NotLooked => "not looked at".to_owned(),

@@ -70,13 +70,7 @@ pub(super) fn check(context: &Context<'_>) -> Vec<Finding> {
         } else {
             let what =
                 "not known, nor are peer access, fabric, memory errors, clocks, modes and memory in use";
-            // The name under which a capture has it means nothing to its reader.
-            let why = if fact.is_absent() && context.facts.root != "/" {
-                "the capture holds nothing of NVML".to_owned()
-            } else {
-                missing(fact)
-            };
-            let finding = finding.unknown(format!("{what}: {why}"));
+            let finding = finding.unknown(format!("{what}: {}", missing(fact)));
             // A capture may have been made without NVML. On the machine itself it is there where the driver is, and what it cannot
             // tell is what decides.
             if context.facts.root == "/" { finding } else { finding.advisory() }
@@ -406,11 +400,7 @@ fn updated(context: &Context<'_>, version: &str) -> bool {
 
 fn xids(context: &Context<'_>, fact: &Fact<Vec<Xid>>) -> Vec<Finding> {
     let finding = || context.finding("P046").from_fact(fact);
-    let Some(all) = fact.value() else {
-        let captured = fact.is_absent() && context.facts.root != "/";
-        let why = if captured { "the capture holds no kernel log".to_owned() } else { missing(fact) };
-        return vec![finding().unknown(why).advisory()];
-    };
+    let Some(all) = fact.value() else { return vec![finding().unknown(missing(fact)).advisory()] };
     let bad: Vec<&Xid> = all.iter().collect();
     if bad.is_empty() {
         return vec![finding().saw("none", "")];
