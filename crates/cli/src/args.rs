@@ -30,6 +30,14 @@ pub(crate) enum Command {
     Stack(crate::stack::StackArgs),
     /// Compare the facts of many nodes and name those that differ.
     Compare(crate::compare::CompareArgs),
+    /// What a run should reach on a machine, which link binds, and whether its settings can work, before it is started.
+    Plan(Box<crate::plan::PlanArgs>),
+    /// What the numbers of a benchmark run mean: against references, the roofline, and the patterns of known faults.
+    Judge(crate::judge::JudgeArgs),
+    /// What went wrong, from logs: the first failure, its cause, the evidence, and the remedy.
+    Diagnose(crate::diagnose::DiagnoseArgs),
+    /// What a cause is: how it works, its signs, the remedy, the sources.
+    Explain(crate::explain::ExplainArgs),
     /// Run one task that may hang or crash, for the command that started this.
     #[command(name = expertrail_cluster::isolate::SUBCOMMAND, hide = true)]
     Isolated,

@@ -6,8 +6,12 @@ mod bench;
 mod check;
 mod check_kube;
 mod compare;
+mod diagnose;
+mod explain;
 mod facts;
+mod judge;
 mod node;
+mod plan;
 mod progress;
 mod stack;
 mod topo;
@@ -26,6 +30,10 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Topo(args) }) => topo::main(&args),
         Ok(Cli { command: Command::Stack(args) }) => stack::main(&args),
         Ok(Cli { command: Command::Compare(args) }) => compare::main(&args),
+        Ok(Cli { command: Command::Plan(args) }) => plan::main(&args),
+        Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
+        Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
+        Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.

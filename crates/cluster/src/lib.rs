@@ -7,13 +7,16 @@ pub mod causes;
 pub mod check;
 pub mod collect;
 pub mod compare;
+pub mod diagnose;
 pub mod environment;
 pub mod facts;
 pub mod finding;
 pub mod isolate;
 pub mod kube;
+pub mod judge;
 #[allow(unsafe_code)] // NVML is a C library, opened at run time
 pub mod nvml;
+pub mod plan;
 #[allow(unsafe_code)] // the driver, verbs and GDRCopy are C libraries, opened at run time
 pub mod probe;
 pub mod profile;

@@ -1,0 +1,1 @@
+//! What to expect of a run before it starts.
