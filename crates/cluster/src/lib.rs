@@ -12,8 +12,8 @@ pub mod environment;
 pub mod facts;
 pub mod finding;
 pub mod isolate;
-pub mod kube;
 pub mod judge;
+pub mod kube;
 #[allow(unsafe_code)] // NVML is a C library, opened at run time
 pub mod nvml;
 pub mod plan;

@@ -1,1 +1,12 @@
 //! What went wrong, from logs.
+//!
+//! Lines become events ([`event::Signal`]s say which), events of all ranks a [`Case`], and [`rule::Rule`]s make claims about it, each with
+//! the lines that say so and what rules look-alikes out.
+
+pub mod case;
+pub mod event;
+pub mod rule;
+pub mod rules;
+
+pub use case::Case;
+pub use event::Event;

@@ -1,0 +1,10 @@
+//! DeepEP outside of its timeouts: V2, hybrid-ep, forks, frameworks around it.
+
+use crate::diagnose::event::Signal;
+use crate::diagnose::rule::Rule;
+
+/// Kinds of lines.
+pub(super) const SIGNALS: &[Signal] = &[];
+
+/// Rules.
+pub(super) const RULES: &[Rule] = &[];

@@ -1,0 +1,10 @@
+//! RDMA userspace, limits and modules.
+
+use crate::diagnose::event::Signal;
+use crate::diagnose::rule::Rule;
+
+/// Kinds of lines.
+pub(super) const SIGNALS: &[Signal] = &[];
+
+/// Rules.
+pub(super) const RULES: &[Rule] = &[];
