@@ -18,6 +18,7 @@ mod scan;
 mod source;
 pub mod structured;
 mod time;
+mod versions;
 
 pub use case::Case;
 pub use event::Event;

@@ -171,12 +171,15 @@ impl Source {
             self.part.year = stamp.year;
         }
         let time = self.time(text, origin.time, writer);
-        if self.hits.signals.is_empty() && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0 {
+        if self.hits.signals.is_empty()
+            && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0
+            && !self.part.context.waiting()
+        {
             return;
         }
         let place = Place { file: self.file, line: number };
         let line = String::from_utf8_lossy(text);
-        if self.hits.marks != 0 {
+        if self.hits.marks != 0 || self.part.context.waiting() {
             self.part.context.line(self.hits.marks, &line, place);
         }
         let node = origin.node.as_ref().or(self.named.node.as_ref());
