@@ -209,6 +209,7 @@ fn text(mut input: impl BufRead, name: String, index: u32) -> Part {
     let head = input.fill_buf().unwrap_or_default();
     let mut source = Source::new(index, name, &head[..head.len().min(64 << 10)]);
     let result = lines::each(&mut input, |line, number| source.line(line, number));
+    source.finish();
     let mut part = source.part;
     if let Err(error) = result {
         part.notes.push(format!("{}: {error}; what was read before that counts", part.name));
