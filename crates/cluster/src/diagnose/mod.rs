@@ -22,4 +22,4 @@ mod versions;
 
 pub use case::Case;
 pub use event::Event;
-pub use read::{Evidence, Input, ReadError, read, read_texts};
+pub use read::{Evidence, Input, ReadError, read, read_texts, states};
