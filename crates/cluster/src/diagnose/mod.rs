@@ -5,8 +5,15 @@
 
 pub mod case;
 pub mod event;
+mod heal;
 pub mod rule;
 pub mod rules;
+mod text;
+mod timeline;
+mod verdict;
 
 pub use case::Case;
 pub use event::Event;
+pub use text::text;
+pub use timeline::RankLine;
+pub use verdict::{Answered, Diagnosed, Diagnosis, JSON_SCHEMA, Line, Outcome, SCHEMA, conclude};
