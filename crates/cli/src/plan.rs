@@ -61,16 +61,16 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// One-way NVLink GB/s of a GPU, instead of the product's.
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", allow_negative_numbers = true)]
     nvlink_gb_s: Option<f64>,
     /// NIC GB/s of a GPU, instead of the product's.
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", allow_negative_numbers = true)]
     nic_gb_s: Option<f64>,
     /// GB/s of the frontend NIC that a wrong pin may choose [default: half of a rail].
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", allow_negative_numbers = true)]
     frontend_gb_s: Option<f64>,
     /// Fixed time of a call, microseconds, in the time floors.
-    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, allow_negative_numbers = true)]
     alpha_us: f64,
     /// Tokens of each rank.
     #[arg(long)]
@@ -234,7 +234,8 @@ fn run(args: &PlanArgs) -> Result<u8, Stop> {
         write_output(file, &plan::html(&document))?;
     }
     if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(&document).map_err(|error| Stop::access(error.to_string()))?;
+        let json =
+            serde_json::to_string_pretty(&document).map_err(|error| Stop::access(error.to_string()))?;
         write_output(file, &(json + "\n"))?;
     }
     // Standard output holds one thing.
@@ -281,7 +282,11 @@ fn readings(plan: &Plan, printed: &[Printed]) -> Result<String, Stop> {
         );
         let _ = match r.of_ceiling {
             Some(of) if of > 1.05 => {
-                writeln!(out, "; {:.0} % of the ceiling: the measurement or its accounting is wrong", of * 100.0)
+                writeln!(
+                    out,
+                    "; {:.0} % of the ceiling: the measurement or its accounting is wrong",
+                    of * 100.0
+                )
             }
             Some(of) => writeln!(out, "; {:.0} % of the ceiling", of * 100.0),
             None => writeln!(out),
@@ -313,6 +318,11 @@ impl PlanArgs {
         }
         // A preset of one group per node is a plan of one node, however many run it at once.
         let inside = preset.is_some_and(|p| p.scope == Scope::Node);
+        if let (true, Some("nodes")) = (inside, self.sweep.as_ref().map(|swept| swept.parameter.as_str())) {
+            return Err(Stop::usage(
+                "--sweep nodes: this preset has one group for each node, so nodes change nothing; sweep gpus-per-node",
+            ));
+        }
         let nodes = self.nodes.map_or(preset.map_or(1, |p| p.nodes), |nodes| nodes as usize);
         let mode = self.mode.or(preset.map(|p| p.mode)).unwrap_or(presets::Mode::Ht);
         Ok(Request {

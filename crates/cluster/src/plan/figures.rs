@@ -100,9 +100,12 @@ impl<'a> Model<'a> {
                 let what = "one copy per (token, rank), rule P";
                 (self.ll_topology()?, Transfer::DirectPerRank, self.row(op), what)
             }
-            (Mode::Ll, _, _) => {
-                (self.ll_topology()?, Transfer::DirectPerExpert, self.ll_row(op), "one copy per (token, expert)")
-            }
+            (Mode::Ll, _, _) => (
+                self.ll_topology()?,
+                Transfer::DirectPerExpert,
+                self.ll_row(op),
+                "one copy per (token, expert)",
+            ),
         })
     }
 
@@ -160,7 +163,8 @@ impl<'a> Model<'a> {
         let load = self.load(self.row(op));
         let wire = wire_bytes(topology, &load, Transfer::TwoHop);
         let (by_node, by_rank) = (load.logical_bytes(Counts::Nodes), load.logical_bytes(Counts::Ranks));
-        let printed = |id, tool, counts, reference, bytes| Printed { id, tool, counts, reference, bytes, wire };
+        let printed =
+            |id, tool, counts, reference, bytes| Printed { id, tool, counts, reference, bytes, wire };
         let mut out = Vec::new();
         let many = topology.nodes() > 1;
         if many {
@@ -250,7 +254,9 @@ impl<'a> Model<'a> {
             };
             Printed { id, tool, counts, reference: Reference::OwnLl, bytes: bytes(&own, &wire), wire }
         };
-        out.push(per_rank("expertrail-logical", "expertrail (logical)", |load, _| load.logical_bytes(Counts::Ranks)));
+        out.push(per_rank("expertrail-logical", "expertrail (logical)", |load, _| {
+            load.logical_bytes(Counts::Ranks)
+        }));
         out.push(per_rank("expertrail-wire", "expertrail (wire)", |_, wire| wire.scale_up + wire.scale_out));
         if op == Op::Combine {
             out.push(Printed {
@@ -292,6 +298,7 @@ impl<'a> Model<'a> {
             reference,
             combine,
             nodes: self.sizes.topology.nodes(),
+            per_node: self.sizes.topology.ranks_per_node(),
             gpu: self.request.links.gpu.as_deref(),
             nic: self.request.links.nic_kind,
         };
@@ -317,23 +324,21 @@ impl<'a> Model<'a> {
 
     /// The figure with links slowed down to what was reached of them: the slower of the two, slowed down, binds.
     fn expected(&self, bytes: f64, wire: &WireBytes, shares: &Shares) -> (Option<Expected>, String) {
-        let missing = [
-            (wire.scale_up, shares.scale_up, shares.scale_up_basis),
-            (wire.scale_out, shares.scale_out, shares.scale_out_basis),
+        let links = [
+            (wire.scale_up, self.machine.scale_up_gb_s, shares.scale_up, shares.scale_up_basis),
+            (wire.scale_out, self.machine.scale_out_gb_s, shares.scale_out, shares.scale_out_basis),
         ];
-        // A link without a reference that may be the slower one leaves the figure without one.
-        let alone = |link: usize| {
-            let rate = [self.machine.scale_up_gb_s, self.machine.scale_out_gb_s][link];
-            roofline::time_us(missing[link].0, rate)
-        };
-        for (at, (bytes, share, basis)) in missing.iter().enumerate() {
-            if *bytes > 0.0 && share.is_none() {
-                let other = 1 - at;
-                let floor = missing[other].1.map_or(f64::INFINITY, |share| alone(other) / share[1]);
-                // Were a quarter of its rate reached only, the other must still bind.
-                if missing[other].0 <= 0.0 || alone(at) * 4.0 > floor {
-                    return (None, (*basis).to_owned());
-                }
+        for (at, (bytes, rate, share, basis)) in links.into_iter().enumerate() {
+            if bytes <= 0.0 || share.is_some() {
+                continue;
+            }
+            // A link without a reference may be the slower one, unless the other were slower still beside a quarter of
+            // this one's rate.
+            let (other_bytes, other_rate, other_share, _) = links[1 - at];
+            let other =
+                other_share.map_or(0.0, |share| roofline::time_us(other_bytes, other_rate * share[1]));
+            if roofline::time_us(bytes, rate) * 4.0 > other {
+                return (None, basis.to_owned());
             }
         }
         let at = |end: usize| {

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
+use super::SCHEMA;
 use super::document::{Document, Figure, Level, Plan, SweptOver};
 use super::svg::{Chart, Series, escape};
 use super::text::{memory_text, names, place, range, rate, shape, way};
-use super::SCHEMA;
 
 const STYLE: &str = include_str!("style.css");
 

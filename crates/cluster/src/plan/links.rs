@@ -190,7 +190,10 @@ mod tests {
         let table: Table = serde_json::from_str(TABLE).unwrap();
         assert_eq!((table.schema.as_str(), table.date.len()), ("expertrail.links/1", 10));
         for product in table.gpus.iter().chain(&table.nics) {
-            assert!(product.gb_s > 0.0 && !product.source.is_empty() && !product.title.is_empty(), "{product:?}");
+            assert!(
+                product.gb_s > 0.0 && !product.source.is_empty() && !product.title.is_empty(),
+                "{product:?}"
+            );
         }
         assert!(table.gpus.iter().all(|gpu| gpu.sms.is_some()));
         assert!(table.nics.iter().all(|nic| nic.kind != NicKind::Unknown));
@@ -204,7 +207,10 @@ mod tests {
         assert_eq!((links.scale_up.gb_s, links.gpu.as_deref()), (900.0, Some("b300")));
         assert_eq!((links.scale_out.unwrap().gb_s, links.nic_kind), (100.0, NicKind::Efa));
         let links = LinkArgs { gpu: Some("h200"), nic: Some("cx7-400"), ..all.clone() }.resolve().unwrap();
-        assert_eq!((links.scale_up.gb_s, links.nic_kind, links.device_sms), (450.0, NicKind::Mlx5, Some(132)));
+        assert_eq!(
+            (links.scale_up.gb_s, links.nic_kind, links.device_sms),
+            (450.0, NicKind::Mlx5, Some(132))
+        );
         let links = LinkArgs { gpu: Some("h200"), nvlink_gb_s: Some(160.0), ..all }.resolve().unwrap();
         assert_eq!((links.scale_up.gb_s, links.scale_up.source.as_str()), (160.0, "--nvlink-gb-s 160"));
     }

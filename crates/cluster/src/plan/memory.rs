@@ -202,7 +202,9 @@ fn v1(request: &Request, parts: &mut Vec<MemoryPart>) {
                 ("max(256 MiB, (sms/2) x ranks x 6 x hidden x 2 x 4)", "the Kubernetes guide's script")
             }
             (None, true) => ("1 GiB", "the Kubernetes guide's script"),
-            (None, false) => ("get_nvl_buffer_size_hint(2 x hidden, ranks), larger of dispatch and combine", SOURCE),
+            (None, false) => {
+                ("get_nvl_buffer_size_hint(2 x hidden, ranks), larger of dispatch and combine", SOURCE)
+            }
         };
         parts.push(part("NVLink buffer", buffers.nvl, rule, source));
         let (rule, source) = match (request.settings.rdma_bytes, request.settings.guide_buffers) {
@@ -257,7 +259,8 @@ fn low_latency(request: &Request, sizes: &Sizes, parts: &mut Vec<MemoryPart>) {
         "DeepEP 567632d",
     ));
     parts.push(part("workspace", 32 * MIB, "fixed", "DeepEP 567632d, Buffer"));
-    let slots = sizes.placement.most_local_experts() as u128 * request.ranks() as u128 * request.tokens as u128;
+    let slots =
+        sizes.placement.most_local_experts() as u128 * request.ranks() as u128 * request.tokens as u128;
     parts.push(part(
         "received rows",
         saturating(slots * sizes.dispatch_row as u128),

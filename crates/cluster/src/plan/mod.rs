@@ -98,7 +98,8 @@ pub enum PlanError {
 /// refuses is a lint of the plan.
 pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let sizes = request.sizes()?;
-    let distinct = expect::distinct(&sizes.topology, &sizes.placement, request.top_k, request.routing.draw())?;
+    let distinct =
+        expect::distinct(&sizes.topology, &sizes.placement, request.top_k, request.routing.draw())?;
     let model = figures::Model::new(request, sizes, distinct);
     let operations = model.operations()?;
     let memory = memory::memory(request, &sizes, distinct.ranks.value);
@@ -145,7 +146,9 @@ fn workload(request: &Request) -> Workload {
 
 /// The signatures of wrong pins: nothing fails, several ranks share a NIC.
 fn wrong_nic(request: &Request) -> Vec<WrongNic> {
-    let Some(link) = request.links.scale_out.as_ref().filter(|_| request.nodes > 1) else { return Vec::new() };
+    let Some(link) = request.links.scale_out.as_ref().filter(|_| request.nodes > 1) else {
+        return Vec::new();
+    };
     let ranks = request.gpus_per_node;
     let frontend = request.frontend_gb_s.unwrap_or(link.gb_s / 2.0);
     let assumed = if request.frontend_gb_s.is_some() { "" } else { ", its rate assumed" };

@@ -58,7 +58,11 @@ fn round_axis(high: f64) -> (f64, f64) {
     let high = if high.is_finite() && high > 0.0 { high } else { 1.0 };
     let rough = high / 5.0;
     let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0].into_iter().map(|m| m * power).find(|step| *step >= rough).unwrap_or(10.0 * power);
+    let step = [1.0, 2.0, 2.5, 5.0]
+        .into_iter()
+        .map(|m| m * power)
+        .find(|step| *step >= rough)
+        .unwrap_or(10.0 * power);
     ((high / step - 1e-9).ceil() * step, step)
 }
 
@@ -216,9 +220,14 @@ mod tests {
 
     #[test]
     fn axes_are_round_and_hold_their_values() {
-        for (high, top, step) in [(100.0, 100.0, 20.0), (97.0, 100.0, 20.0), (56.3, 60.0, 20.0), (1.0, 1.0, 0.2)] {
+        for (high, top, step) in
+            [(100.0, 100.0, 20.0), (97.0, 100.0, 20.0), (56.3, 60.0, 20.0), (1.0, 1.0, 0.2)]
+        {
             let (got_top, got_step) = round_axis(high);
-            assert!((got_top - top).abs() < 1e-9 && (got_step - step).abs() < 1e-9, "{high}: {got_top} {got_step}");
+            assert!(
+                (got_top - top).abs() < 1e-9 && (got_step - step).abs() < 1e-9,
+                "{high}: {got_top} {got_step}"
+            );
         }
         for high in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 1e300] {
             let (top, step) = round_axis(high);
@@ -241,7 +250,12 @@ mod tests {
             x_name: "<b>",
             y_name: "&",
             places: vec!["<i>".to_owned()],
-            series: vec![Series { name: "\"><u>", class: "a", line: vec![Some(1.0)], band: vec![Some((0.5, 0.7))] }],
+            series: vec![Series {
+                name: "\"><u>",
+                class: "a",
+                line: vec![Some(1.0)],
+                band: vec![Some((0.5, 0.7))],
+            }],
         };
         let svg = chart.svg();
         for tag in ["<script", "<b>", "<i>", "<u>"] {

@@ -139,7 +139,8 @@ fn links(plan: &Plan) -> String {
         ]);
     }
     // Sources are long: as the last column they are to the left of nothing.
-    let widths = [0, 1, 2].map(|at| rows.iter().map(|row: &Vec<String>| row[at].chars().count()).max().unwrap_or(0));
+    let widths =
+        [0, 1, 2].map(|at| rows.iter().map(|row: &Vec<String>| row[at].chars().count()).max().unwrap_or(0));
     for row in &rows {
         let _ = writeln!(
             out,
@@ -189,8 +190,12 @@ fn operations(plan: &Plan) -> String {
         all => all.first().copied().unwrap_or_default().to_owned(),
     };
     let alpha = plan.links.alpha_us;
-    let fixed = if alpha > 0.0 { format!("; the floor has {alpha} µs of fixed time") } else { String::new() };
-    let _ = writeln!(out, "  Logical bytes with a copy per node, rank or expert; then bytes on the wire: {way}{fixed}.");
+    let fixed =
+        if alpha > 0.0 { format!("; the floor has {alpha} µs of fixed time") } else { String::new() };
+    let _ = writeln!(
+        out,
+        "  Logical bytes with a copy per node, rank or expert; then bytes on the wire: {way}{fixed}."
+    );
     out
 }
 
@@ -206,7 +211,7 @@ fn figures(figures: &[Figure]) -> String {
         "NIC wire",
         "NVLink wire",
     ])];
-    for figure in figures {
+    for (figure, operations) in merged(figures) {
         let number = match basis.iter().position(|known| *known == figure.basis) {
             Some(at) => at + 1,
             None => {
@@ -216,7 +221,7 @@ fn figures(figures: &[Figure]) -> String {
         };
         rows.push(vec![
             figure.tool.clone(),
-            figure.operation.clone(),
+            operations,
             figure.ceiling_gb_s.map_or_else(|| "-".to_owned(), rate),
             range(figure.expected.as_ref()),
             format!("[{number}]"),
@@ -231,6 +236,25 @@ fn figures(figures: &[Figure]) -> String {
         let _ = writeln!(out, "  [{}] {}", at + 1, one_line(text));
     }
     out
+}
+
+/// Figures of one tool whose operations read alike are one row.
+fn merged(figures: &[Figure]) -> Vec<(&Figure, String)> {
+    let cell = |f: &Figure| {
+        let numbers = [f.scale_out_per_printed, f.scale_up_per_printed].map(|per| format!("{per:.4}"));
+        (f.ceiling_gb_s.map(rate), range(f.expected.as_ref()), numbers)
+    };
+    let mut rows: Vec<(&Figure, String)> = Vec::new();
+    for figure in figures {
+        let same = |row: &&mut (&Figure, String)| {
+            row.0.id == figure.id && row.0.basis == figure.basis && cell(row.0) == cell(figure)
+        };
+        match rows.iter_mut().find(same) {
+            Some(row) => row.1 = format!("{}, {}", row.1, figure.operation),
+            None => rows.push((figure, figure.operation.clone())),
+        }
+    }
+    rows
 }
 
 fn memory(memory: &Memory) -> String {
@@ -286,7 +310,8 @@ fn sweep(document: &Document) -> String {
     let (Some(first), Some(swept)) = (plans.first(), &document.sweep) else { return String::new() };
     let w = &first.workload;
     let mut out = format!("{} per node; {}\n{}\n", count(w.gpus_per_node, "GPU"), shape(w), way(w));
-    let _ = writeln!(out, "The values of {} below are swept; others are of the first plan.\n", swept.parameter);
+    let _ =
+        writeln!(out, "The values of {} below are swept; others are of the first plan.\n", swept.parameter);
     out.push_str(&links(first));
     out.push('\n');
     let head = |name: &str| {
@@ -319,14 +344,21 @@ fn sweep(document: &Document) -> String {
     out.push_str(&table(&rows));
     out.push('\n');
     let mut rows = vec![head("GB/s printed: ceiling (expected)")];
+    let mut ids: Vec<&str> = Vec::new();
     for (id, operation, tool) in names(plans) {
-        rows.push(line(format!("{tool} {operation}"), &|plan| match plan.figure(id, operation) {
+        let row = line(String::new(), &|plan| match plan.figure(id, operation) {
             Some(figure) => {
                 let ceiling = figure.ceiling_gb_s.map_or_else(|| "-".to_owned(), rate);
                 format!("{ceiling} ({})", range(figure.expected.as_ref()))
             }
             None => "-".to_owned(),
-        }));
+        });
+        // Operations of one tool that read alike are one row.
+        match rows.last_mut().filter(|last| ids.last() == Some(&id) && last[1..] == row[1..]) {
+            Some(last) => last[0] = format!("{}, {operation}", last[0]),
+            None => rows.push([&[format!("{tool} {operation}")], &row[1..]].concat()),
+        }
+        ids.push(id);
     }
     out.push_str(&table(&rows));
     out.push('\n');

@@ -21,12 +21,6 @@ pub(super) fn lint(request: &Request, rules: &mut Rules) {
     row(request, rules);
     chunks(request, rules);
     buffers(request, rules);
-    rules.want(
-        ("L018", REFUSE),
-        request.top_k <= 32,
-        format!("top-k {} > 32", request.top_k),
-        "choose at most 32 experts",
-    );
 }
 
 fn menus(request: &Request, rules: &mut Rules) {
@@ -181,7 +175,11 @@ fn chunks(request: &Request, rules: &mut Rules) {
 fn constructor(name: &str, chunks: Chunks, rules: &mut Rules) {
     let Chunks { nvl_send, nvl_recv, rdma_send, rdma_recv } = chunks;
     let rounded = if rdma_send == 0 { 0 } else { rdma_recv.div_ceil(rdma_send).saturating_mul(rdma_send) };
-    let holds = nvl_send > 0 && nvl_send < nvl_recv && rdma_send > 0 && rdma_send < rounded && rdma_send <= rounded / 2;
+    let holds = nvl_send > 0
+        && nvl_send < nvl_recv
+        && rdma_send > 0
+        && rdma_send < rounded
+        && rdma_send <= rounded / 2;
     rules.want(
         ("L014", REFUSE),
         holds,
@@ -230,7 +228,9 @@ fn decimal(of: usize, by: usize) -> String {
 }
 
 fn buffers(request: &Request, rules: &mut Rules) {
-    let Some(memory::V1Buffers { nvl, rdma, nvl_hint, rdma_hint }) = memory::v1_buffers(request) else { return };
+    let Some(memory::V1Buffers { nvl, rdma, nvl_hint, rdma_hint }) = memory::v1_buffers(request) else {
+        return;
+    };
     rules.want(
         ("L009", REFUSE),
         rdma <= INT_MAX,

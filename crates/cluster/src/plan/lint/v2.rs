@@ -22,17 +22,13 @@ pub(super) fn lint(request: &Request, rules: &mut Rules) {
         format!("{ranks} ranks (at most 1024), {experts} experts (2048), {local} local experts (256)"),
         "use fewer of them",
     );
-    rules.want(
-        ("L052", REFUSE),
-        request.top_k <= 32,
-        format!("top-k {} > 32", request.top_k),
-        "choose at most 32 experts",
-    );
     let row = request.dtype().row_bytes(hidden);
     rules.want(
         ("L053", REFUSE),
         row.is_multiple_of(16) && hidden.is_multiple_of(256),
-        format!("a dispatched row of {row} bytes (a multiple of 16 wanted), combine's hidden {hidden} (of 256)"),
+        format!(
+            "a dispatched row of {row} bytes (a multiple of 16 wanted), combine's hidden {hidden} (of 256)"
+        ),
         "pad the hidden size to a multiple of 256",
     );
     let Some(sms) = request.settings.sms else { return };
