@@ -208,22 +208,10 @@ fn run(args: &PlanArgs) -> Result<u8, Stop> {
     check_output(args.json.as_deref())?;
     check_output(args.html.as_deref())?;
     let request = args.request()?;
-    let swept = |text: &SweptOver| {
-        let plans: Result<Vec<Plan>, Stop> = text
-            .values
-            .iter()
-            .map(|&value| {
-                plan::plan(&with(&request, &text.parameter, value))
-                    .map_err(|error| Stop::usage(format!("{} {value}: {error}", text.parameter)))
-            })
-            .collect();
-        plans.map(|plans| Document::new(plans, Some(text.clone())))
-    };
     let document = match &args.sweep {
-        Some(text) => swept(text)?,
+        Some(swept) => over(&request, swept)?,
         None => {
-            let plan = plan::plan(&request).map_err(|error| Stop::usage(error.to_string()))?;
-            Document::new(vec![plan], None)
+            Document::new(vec![plan::plan(&request).map_err(|error| Stop::usage(error.to_string()))?], None)
         }
     };
     let mut text = plan::text(&document);
@@ -244,6 +232,16 @@ fn run(args: &PlanArgs) -> Result<u8, Stop> {
         print(&text)?;
     }
     Ok(document.exit_code(args.strict))
+}
+
+/// A plan for each value of a sweep.
+fn over(request: &Request, swept: &SweptOver) -> Result<Document, Stop> {
+    let one = |&value: &usize| {
+        plan::plan(&with(request, &swept.parameter, value))
+            .map_err(|error| Stop::usage(format!("{} {value}: {error}", swept.parameter)))
+    };
+    let plans: Result<Vec<Plan>, Stop> = swept.values.iter().map(one).collect();
+    Ok(Document::new(plans?, Some(swept.clone())))
 }
 
 /// `request` with one value changed.

@@ -39,9 +39,10 @@ fn v3(nodes: usize) -> Request {
 }
 
 /// With other links: a GPU and a NIC.
-fn on(request: Request, gpu: &str, nic: &str) -> Request {
+fn on(mut request: Request, gpu: &str, nic: &str) -> Request {
     let links = LinkArgs { gpu: Some(gpu), nic: Some(nic), ..LinkArgs::default() };
-    Request { links: links.resolve().unwrap(), ..request }
+    request.links = links.resolve().unwrap();
+    request
 }
 
 /// The guide's inter-node shape.

@@ -325,8 +325,8 @@ impl<'a> Model<'a> {
     /// The figure with links slowed down to what was reached of them: the slower of the two, slowed down, binds.
     fn expected(&self, bytes: f64, wire: &WireBytes, shares: &Shares) -> (Option<Expected>, String) {
         let links = [
-            (wire.scale_up, self.machine.scale_up_gb_s, shares.scale_up, shares.scale_up_basis),
-            (wire.scale_out, self.machine.scale_out_gb_s, shares.scale_out, shares.scale_out_basis),
+            (wire.scale_up, self.machine.scale_up_gb_s, shares.up.share, shares.up.basis),
+            (wire.scale_out, self.machine.scale_out_gb_s, shares.out.share, shares.out.basis),
         ];
         for (at, (bytes, rate, share, basis)) in links.into_iter().enumerate() {
             if bytes <= 0.0 || share.is_some() {
@@ -344,8 +344,8 @@ impl<'a> Model<'a> {
         let at = |end: usize| {
             let rate = |gb_s: f64, share: Option<[f64; 2]>| gb_s * share.map_or(1.0, |share| share[end]);
             let machine = Machine {
-                scale_up_gb_s: rate(self.machine.scale_up_gb_s, shares.scale_up),
-                scale_out_gb_s: rate(self.machine.scale_out_gb_s, shares.scale_out),
+                scale_up_gb_s: rate(self.machine.scale_up_gb_s, shares.up.share),
+                scale_out_gb_s: rate(self.machine.scale_out_gb_s, shares.out.share),
                 alpha_us: 0.0,
             };
             time_floor_us(&machine, wire)
@@ -354,8 +354,8 @@ impl<'a> Model<'a> {
         let expected = Expected {
             low_gb_s: rate_gb_s(bytes, slow.value),
             high_gb_s: rate_gb_s(bytes, fast.value),
-            scale_up_share: shares.scale_up.filter(|_| wire.scale_up > 0.0),
-            scale_out_share: shares.scale_out.filter(|_| wire.scale_out > 0.0),
+            scale_up_share: shares.up.share.filter(|_| wire.scale_up > 0.0),
+            scale_out_share: shares.out.share.filter(|_| wire.scale_out > 0.0),
         };
         let mut basis = String::new();
         for binds in [slow.binds, fast.binds].into_iter().flatten().map(Link::from) {

@@ -35,6 +35,9 @@ pub struct Product {
     /// SMs of a GPU.
     #[serde(default)]
     pub sms: Option<u32>,
+    /// Provider profiles of nodes with this GPU.
+    #[serde(default)]
+    pub profiles: Vec<String>,
     /// Kind of a NIC.
     #[serde(default)]
     pub kind: NicKind,
@@ -139,7 +142,7 @@ impl LinkArgs<'_> {
                 profiled.filter(|p| p.nic_gbytes_per_gpu > 0.0).map(|p| from_profile(p.nic_gbytes_per_gpu, p))
             }
         };
-        let profile_gpu = profiled.and_then(|p| table.gpus.iter().find(|g| p.id.ends_with(&g.id)));
+        let profile_gpu = profiled.and_then(|p| table.gpus.iter().find(|gpu| gpu.profiles.contains(&p.id)));
         let known = gpu.or(profile_gpu);
         let nic_kind = match (nic, profiled) {
             (Some(product), _) => product.kind,
@@ -196,6 +199,13 @@ mod tests {
             );
         }
         assert!(table.gpus.iter().all(|gpu| gpu.sms.is_some()));
+        // Every profile of a node with GPUs is of one of them.
+        let named: Vec<&String> = table.gpus.iter().flat_map(|gpu| &gpu.profiles).collect();
+        for profile in crate::profile::all() {
+            let times = named.iter().filter(|name| ***name == profile.id).count();
+            assert_eq!(times, usize::from(profile.id != "generic"), "{}", profile.id);
+        }
+        assert_eq!(named.len(), crate::profile::all().len() - 1);
         assert!(table.nics.iter().all(|nic| nic.kind != NicKind::Unknown));
     }
 

@@ -45,20 +45,27 @@ pub(super) struct Case<'a> {
 /// Low and high share of a rate.
 type Share = [f64; 2];
 
-/// What was reached.
+/// What was reached of one link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reached {
+    /// None: nothing comparable was measured.
+    pub(super) share: Option<Share>,
+    /// Where it is from, or why there is none.
+    pub(super) basis: &'static str,
+}
+
+/// What was reached of both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
-    pub(super) scale_up: Option<Share>,
-    pub(super) scale_out: Option<Share>,
-    pub(super) scale_up_basis: &'static str,
-    pub(super) scale_out_basis: &'static str,
+    pub(super) up: Reached,
+    pub(super) out: Reached,
 }
 
 impl Shares {
     pub(super) fn basis(&self, binds: Link) -> &'static str {
         match binds {
-            Link::ScaleUp => self.scale_up_basis,
-            Link::ScaleOut => self.scale_out_basis,
+            Link::ScaleUp => self.up.basis,
+            Link::ScaleOut => self.out.basis,
         }
     }
 }
@@ -90,16 +97,14 @@ fn two_ranks(case: &Case<'_>) -> Option<Shares> {
         (Reference::V2, true) => ([0.58, 0.68], TWO_V2),
         _ => return None,
     };
-    Some(Shares { scale_up: Some(share), scale_out: None, scale_up_basis: basis, scale_out_basis: "" })
+    Some(Shares { up: Reached { share: Some(share), basis }, out: Reached { share: None, basis: "" } })
 }
 
 /// The shares of `case`.
 pub(super) fn shares(case: &Case<'_>) -> Shares {
-    let of = |scale_up: Option<Share>, scale_up_basis, scale_out: Option<Share>, scale_out_basis| Shares {
-        scale_up,
-        scale_out,
-        scale_up_basis,
-        scale_out_basis,
+    let of = |up: Option<Share>, up_basis, out: Option<Share>, out_basis| Shares {
+        up: Reached { share: up, basis: up_basis },
+        out: Reached { share: out, basis: out_basis },
     };
     if let (1, 2, Some(shares)) = (case.nodes, case.per_node, two_ranks(case)) {
         return shares;

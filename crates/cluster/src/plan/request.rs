@@ -195,7 +195,7 @@ impl Request {
 
     /// Checks what no engine could do, and derives the sizes.
     pub(super) fn sizes(&self) -> Result<Sizes, PlanError> {
-        let ranks = self.nodes.checked_mul(self.gpus_per_node).unwrap_or(usize::MAX);
+        let ranks = self.ranks();
         let topology = Topology::new(ranks, self.gpus_per_node)?;
         for (what, value, most) in [
             ("tokens", self.tokens, MOST_TOKENS),

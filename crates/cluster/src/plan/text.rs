@@ -212,13 +212,10 @@ fn figures(figures: &[Figure]) -> String {
         "NVLink wire",
     ])];
     for (figure, operations) in merged(figures) {
-        let number = match basis.iter().position(|known| *known == figure.basis) {
-            Some(at) => at + 1,
-            None => {
-                basis.push(&figure.basis);
-                basis.len()
-            }
-        };
+        if !basis.contains(&figure.basis.as_str()) {
+            basis.push(&figure.basis);
+        }
+        let number = basis.iter().position(|known| *known == figure.basis).map_or(0, |at| at + 1);
         rows.push(vec![
             figure.tool.clone(),
             operations,
@@ -310,8 +307,7 @@ fn sweep(document: &Document) -> String {
     let (Some(first), Some(swept)) = (plans.first(), &document.sweep) else { return String::new() };
     let w = &first.workload;
     let mut out = format!("{} per node; {}\n{}\n", count(w.gpus_per_node, "GPU"), shape(w), way(w));
-    let _ =
-        writeln!(out, "The values of {} below are swept; others are of the first plan.\n", swept.parameter);
+    let _ = writeln!(out, "Swept: {}; what it changes above is of the first.\n", swept.parameter);
     out.push_str(&links(first));
     out.push('\n');
     let head = |name: &str| {

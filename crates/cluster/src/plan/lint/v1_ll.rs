@@ -56,7 +56,7 @@ pub(super) fn lint(request: &Request, rules: &mut Rules) {
         .unwrap_or_else(|| memory::ll_buffer_bytes(tokens, hidden, request.experts));
     rules.want(
         ("L011", REFUSE),
-        rdma / 16 <= i32::MAX as u64,
+        i32::try_from(rdma / 16).is_ok(),
         format!("num_rdma_bytes {rdma} / 16 = {} >= 2^31", rdma / 16),
         "send fewer tokens in a call",
     );
