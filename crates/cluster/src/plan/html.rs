@@ -121,9 +121,47 @@ fn overview(out: &mut String, document: &Document, places: &[String]) {
     out.push_str("</tbody></table></div>\n");
 }
 
+/// A figure of one or more operations over all plans, GB/s.
+struct Line {
+    name: String,
+    ceiling: Vec<Option<f64>>,
+    expected: Vec<Option<(f64, f64)>>,
+}
+
+impl Line {
+    fn new(document: &Document, id: &str, operation: &str) -> Self {
+        let of: Vec<Option<&Figure>> = document.plans.iter().map(|plan| plan.figure(id, operation)).collect();
+        let expected = |figure: &Figure| figure.expected.as_ref().map(|e| (e.low_gb_s, e.high_gb_s));
+        Self {
+            name: operation.to_owned(),
+            ceiling: of.iter().map(|figure| figure.and_then(|f| f.ceiling_gb_s)).collect(),
+            expected: of.iter().map(|figure| figure.and_then(expected)).collect(),
+        }
+    }
+
+    /// Equal at the width of a line.
+    fn looks_like(&self, other: &Self) -> bool {
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-3 * a.abs().max(b.abs());
+        let same = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => near(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let lines = self.ceiling.iter().zip(&other.ceiling).all(|(a, b)| same(*a, *b));
+        let part = |band: &Option<(f64, f64)>, high: bool| band.map(|(l, h)| if high { h } else { l });
+        let bands = self.expected.iter().zip(&other.expected);
+        lines
+            && bands
+                .into_iter()
+                .all(|(a, b)| [false, true].into_iter().all(|high| same(part(a, high), part(b, high))))
+    }
+}
+
 /// One chart for each figure, with its operations.
 fn charts(out: &mut String, document: &Document, places: &[String]) {
-    out.push_str("<h2>What tools print</h2>\n<div class=\"charts\">\n");
+    out.push_str(
+        "<h2>What tools print</h2>\n<p>Line: ceiling. Band: what is expected; none where nothing comparable was measured.</p>\n\
+         <div class=\"charts\">\n",
+    );
     let names = names(&document.plans);
     let mut ids: Vec<(&str, &str)> = Vec::new();
     for (id, _, tool) in &names {
@@ -133,18 +171,23 @@ fn charts(out: &mut String, document: &Document, places: &[String]) {
     }
     for (id, tool) in ids {
         let operations = names.iter().filter(|name| name.0 == id).map(|name| name.1);
-        let series: Vec<Series> = operations
+        let mut lines: Vec<Line> = Vec::new();
+        for operation in operations {
+            let line = Line::new(document, id, operation);
+            // Operations that look alike are one line.
+            match lines.iter_mut().find(|known| known.looks_like(&line)) {
+                Some(known) => known.name = format!("{}, {operation}", known.name),
+                None => lines.push(line),
+            }
+        }
+        let series = lines
+            .iter()
             .zip(["a", "b", "c"])
-            .map(|(operation, class)| {
-                let of: Vec<Option<&Figure>> =
-                    document.plans.iter().map(|plan| plan.figure(id, operation)).collect();
-                let band = |figure: &&Figure| figure.expected.as_ref().map(|e| (e.low_gb_s, e.high_gb_s));
-                Series {
-                    name: operation,
-                    class,
-                    line: of.iter().map(|figure| figure.and_then(|f| f.ceiling_gb_s)).collect(),
-                    band: of.iter().map(|figure| figure.as_ref().and_then(band)).collect(),
-                }
+            .map(|(line, class)| Series {
+                name: &line.name,
+                class,
+                line: line.ceiling.clone(),
+                band: line.expected.clone(),
             })
             .collect();
         let title = format!("{tool}, GB/s over {}", parameter(document));

@@ -205,13 +205,7 @@ fn legend(out: &mut String, series: &Series<'_>, at: usize) {
             series.class
         );
     }
-    let text = if with_band { "ceiling, expected range" } else { "ceiling" };
-    let _ = write!(
-        out,
-        "<text class=\"tick\" x=\"{:.1}\" y=\"20\">{}: {text}</text>",
-        x + 23.0,
-        escape(series.name)
-    );
+    let _ = write!(out, "<text class=\"tick\" x=\"{:.1}\" y=\"20\">{}</text>", x + 23.0, escape(series.name));
 }
 
 #[cfg(test)]

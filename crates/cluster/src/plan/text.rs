@@ -379,7 +379,10 @@ fn sweep(document: &Document) -> String {
 /// Every figure that one of the plans has: id, operation, tool.
 pub(super) fn names(plans: &[Plan]) -> Vec<(&str, &str, &str)> {
     let mut names: Vec<(&str, &str, &str)> = Vec::new();
-    for figure in plans.iter().flat_map(|plan| &plan.figures) {
+    // The plan with most figures gives the order.
+    let mut order: Vec<&Plan> = plans.iter().collect();
+    order.sort_by_key(|plan| std::cmp::Reverse(plan.figures.len()));
+    for figure in order.into_iter().flat_map(|plan| &plan.figures) {
         let name = (figure.id.as_str(), figure.operation.as_str(), figure.tool.as_str());
         if !names.contains(&name) {
             names.push(name);
