@@ -144,13 +144,14 @@ pub(super) fn shares(case: &Case<'_>) -> Shares {
             _ => of(Some(v1_up), v1_up_basis, None, ""),
         },
         Reference::GuideInter => {
-            let out = if case.combine { [0.46, 0.51] } else { [0.54, 0.56] };
+            // The guide's two runs, and the 10 % that it says runs vary by.
+            let out = if case.combine { [0.9 * 0.46, 1.1 * 0.51] } else { [0.9 * 0.54, 1.1 * 0.56] };
             of(
                 Some(v1_up),
                 v1_up_basis,
                 Some(out),
                 "guide's script on two nodes, 20 SMs, hidden 3072, whole call: 54 and 56 % of 50 GB/s in dispatch, 46 and \
-                 51 % in combine",
+                 51 % in combine, give or take 10 %; more nodes were not measured",
             )
         }
         Reference::V2 => of(
