@@ -50,7 +50,7 @@ pub(super) struct Habits {
 const LIMIT: usize = 8;
 
 /// Takes the prefixes off a line.
-pub(super) fn strip<'a>(line: &'a [u8], habits: Habits) -> Prefix<'a> {
+pub(super) fn strip(line: &[u8], habits: Habits) -> Prefix<'_> {
     let mut found = Prefix::default();
     for _ in 0..LIMIT {
         let rest = &line[found.end..];
@@ -159,7 +159,7 @@ fn bracket<'a>(text: &'a [u8], found: &mut Prefix<'a>) -> Option<usize> {
     None
 }
 
-/// Ranks among `DP2 TP16 EP16`: in SGLang and vLLM a rank of the expert group is one of the run, unless there are pipeline stages.
+/// Ranks among `DP2 TP16 EP16`: in `SGLang` and `vLLM` a rank of the expert group is one of the run, unless there are pipeline stages.
 fn roles(text: &[u8], found: &mut Prefix<'_>) {
     let mut best: Option<(u8, u32)> = None;
     for part in text.split(|byte| b" _".contains(byte)) {

@@ -126,7 +126,7 @@ impl Source {
     /// The file is at its end.
     pub(super) fn finish(&mut self) {
         if let Some(open) = self.open.take() {
-            self.replay(open);
+            self.replay(&open);
         }
         let states = self.describe.finish();
         self.states(states, 0);
@@ -147,7 +147,7 @@ impl Source {
                     .flatten();
                 match states {
                     Some(states) => self.states(states, open.first),
-                    None => self.replay(open),
+                    None => self.replay(&open),
                 }
             }
             return true;
@@ -170,7 +170,7 @@ impl Source {
     }
 
     /// What was no document after all is text.
-    fn replay(&mut self, open: Open) {
+    fn replay(&mut self, open: &Open) {
         for (index, line) in open.text.split(|byte| *byte == b'\n').enumerate() {
             self.text(&line[..line.len().min(lines::LONGEST)], open.first + index as u64);
         }
