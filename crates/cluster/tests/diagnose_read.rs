@@ -89,6 +89,10 @@ fn timestamps() {
         ("[12:00:00 TP0] ", day, 1),
         ("12:00:00.5 ", day + 0.5, 1),
         ("[  123.500000] ", 123.5, 2),
+        ("time=\"2026-11-29T12:00:00Z\" level=error msg=\"", NOON, 0),
+        ("libfabric:85:1795953600::core:core:f():1<warn> ", NOON, 0),
+        ("INFO 2026-11-29 12:00:00,500 [a.py:1] ", NOON + 0.5, 0),
+        ("2026-11-29T12:00:00+0000 node-a kernel: ", NOON, 0),
         (r#"{"ts": 1795953600.0, "message": "x"#, NOON, 0),
         (r#"{"log": "x"#, NOON, 0),
     ];
