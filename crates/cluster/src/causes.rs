@@ -3,7 +3,7 @@
 //! An id is never used again for something else. Each part of this crate lists its own causes, the table of versions
 //! its rows'; [`all`] joins them.
 
-use crate::{check, compare, kube, probe, stack, topo};
+use crate::{check, compare, judge, kube, probe, stack, topo};
 
 /// A cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,15 @@ pub struct CauseEntry {
 
 /// Every cause, by part.
 pub fn all() -> impl Iterator<Item = &'static CauseEntry> {
-    let parts: [&[&[CauseEntry]]; 6] =
-        [check::CAUSES, topo::CAUSES, stack::CAUSES, kube::CAUSES, probe::CAUSES, compare::CAUSES];
+    let parts: [&[&[CauseEntry]]; 7] = [
+        check::CAUSES,
+        topo::CAUSES,
+        stack::CAUSES,
+        kube::CAUSES,
+        probe::CAUSES,
+        compare::CAUSES,
+        judge::CAUSES,
+    ];
     parts.into_iter().flatten().copied().flatten().chain(stack::causes())
 }
 
