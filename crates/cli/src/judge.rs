@@ -138,7 +138,8 @@ fn run(args: &JudgeArgs) -> Result<u8, Stop> {
             match judge::read_paths(std::slice::from_ref(file)) {
                 Ok(summary) => {
                     if summary.iter().all(|run| run.kind != judge::Kind::Summary) {
-                        accept.summary_unread = Some(format!("{} is no summary of a training run", file.display()));
+                        accept.summary_unread =
+                            Some(format!("{} is no summary of a training run", file.display()));
                     }
                     runs.extend(summary.into_iter().filter(|run| run.kind == judge::Kind::Summary));
                 }
@@ -160,7 +161,8 @@ fn options(args: &JudgeArgs) -> Result<Options, Stop> {
         && judge::references().machine(gpu).is_none()
         && args.nvlink_gb_s.is_none()
     {
-        let known: Vec<&str> = judge::references().machines.iter().map(|machine| machine.gpu.as_str()).collect();
+        let known: Vec<&str> =
+            judge::references().machines.iter().map(|machine| machine.gpu.as_str()).collect();
         return Err(Stop::usage(format!(
             "--gpu {gpu}: its links are not known (known: {}); give --nvlink-gb-s and --nic-gb-s with it",
             known.join(", ")
@@ -168,8 +170,10 @@ fn options(args: &JudgeArgs) -> Result<Options, Stop> {
     }
     let mut references = Vec::new();
     for file in &args.refs {
-        let text = fs::read_to_string(file).map_err(|error| Stop::access(format!("--refs {}: {error}", file.display())))?;
-        let more = References::parse(&text).map_err(|error| Stop::usage(format!("--refs {}: {error}", file.display())))?;
+        let text = fs::read_to_string(file)
+            .map_err(|error| Stop::access(format!("--refs {}: {error}", file.display())))?;
+        let more = References::parse(&text)
+            .map_err(|error| Stop::usage(format!("--refs {}: {error}", file.display())))?;
         references.extend(more.references);
     }
     Ok(Options {

@@ -28,7 +28,7 @@ pub(super) fn findings(known: &[Known<'_>], accept: Option<&Accept>) -> Vec<Find
     for known in known {
         if let Some(run) = known.run.training.as_ref().filter(|_| known.run.kind == Kind::Training) {
             training += 1;
-            all.extend(iterations(known, run, accept));
+            all.push(iterations(known, run, accept));
         }
         if let Some(accept) = accept
             && matches!(known.run.kind, Kind::Training | Kind::Fragment | Kind::Summary)
@@ -46,19 +46,19 @@ pub(super) fn findings(known: &[Known<'_>], accept: Option<&Accept>) -> Vec<Find
     all
 }
 
-fn iterations(known: &Known<'_>, training: &Training, accept: Option<&Accept>) -> Option<Finding> {
+fn iterations(known: &Known<'_>, training: &Training, accept: Option<&Accept>) -> Finding {
     let new = || finding("J017").about(subject(known)).line(&training.place);
     let wanted = accept.and_then(|accept| accept.steps).or(training.steps).or(training.summary_steps);
     let done = training.done.len() as u64;
-    let Some(wanted) = wanted else {
-        return Some(new().outcome(Status::Unknown, &STOPPED).saw(
+    let Some(wanted) = wanted.filter(|wanted| *wanted > 0) else {
+        return new().outcome(Status::Unknown, &STOPPED).saw(
             format!("{done} iterations ended; how many were asked for is not known (--accept --steps N)"),
             "all iterations",
-        ));
+        );
     };
     let lost: Vec<u64> = (0..wanted.min(1 << 20)).filter(|step| !training.done.contains(step)).collect();
-    if lost.is_empty() {
-        return Some(new().saw(format!("{done} of {wanted} ended"), ""));
+    if lost.is_empty() && done >= wanted {
+        return new().saw(format!("{done} of {wanted} ended"), "");
     }
     let last = training.begun.iter().next_back();
     let seen = match last {
@@ -68,17 +68,22 @@ fn iterations(known: &Known<'_>, training: &Training, accept: Option<&Accept>) -
         Some(_) | None if done == 0 => format!("0 of {wanted} began"),
         _ => format!("{done} of {wanted} ended; not {}", list(&lost)),
     };
-    Some(new().outcome(Status::Fail, &STOPPED).saw(seen, format!("{wanted} of {wanted}")).remedy(
-        "Name the cause from the logs of all ranks.",
-        &["expertrail diagnose LOGS..."],
-    ))
+    new()
+        .outcome(Status::Fail, &STOPPED)
+        .saw(seen, format!("{wanted} of {wanted}"))
+        .remedy("Name the cause from the logs of all ranks.", &["expertrail diagnose LOGS..."])
 }
 
 fn criteria(known: &Known<'_>, accept: &Accept) -> Vec<Finding> {
     let run = known.run;
     let mut all = vec![summary(known, accept), launchers(known, accept), support(known)];
     if run.marks.is_empty() {
-        all.push(finding("J020").about(subject(known)).saw("no failure in any log that was given", "").line(&run.place));
+        all.push(
+            finding("J020")
+                .about(subject(known))
+                .saw("no failure in any log that was given", "")
+                .line(&run.place),
+        );
     } else if run.marks.iter().all(|mark| mark.section.is_some()) {
         let first = run.marks.first();
         all.push(
@@ -96,7 +101,10 @@ fn summary(known: &Known<'_>, accept: &Accept) -> Finding {
     let new = || finding("J018").about(subject(known));
     let run = known.run;
     if let Some(why) = &accept.summary_unread {
-        return new().outcome(Status::Fail, &NO_SUMMARY).saw(why.clone(), "the summary file").line(&run.place);
+        return new()
+            .outcome(Status::Fail, &NO_SUMMARY)
+            .saw(why.clone(), "the summary file")
+            .line(&run.place);
     }
     let training = run.training.clone().unwrap_or_default();
     if let Some(file) = &training.summary_file {
@@ -136,9 +144,15 @@ fn launchers(known: &Known<'_>, accept: &Accept) -> Finding {
     if good < wanted {
         return new
             .outcome(Status::Unknown, &LAUNCHER)
-            .saw(format!("{good} of {wanted} launchers are known to have ended with 0"), "exit code 0 of every launcher")
+            .saw(
+                format!("{good} of {wanted} launchers are known to have ended with 0"),
+                "exit code 0 of every launcher",
+            )
             .line(run.exits.first().map_or(&run.place, |exit| &exit.place))
-            .remedy("Give what the scheduler says of each task's exit code, with the logs.", &["sacct -j JOB -o JobID,State,ExitCode"]);
+            .remedy(
+                "Give what the scheduler says of each task's exit code, with the logs.",
+                &["sacct -j JOB -o JobID,State,ExitCode"],
+            );
     }
     new.saw(format!("{good} ended with 0"), "").line(run.exits.first().map_or(&run.place, |exit| &exit.place))
 }

@@ -7,8 +7,10 @@ use super::weigh::{FAIL_SHARE, Known, Metric, PASS_SHARE};
 use super::{Report, references};
 use crate::finding::{Finding, Status};
 
-/// What figures must agree in to be compared.
-fn key(metric: &Metric) -> (String, Option<u32>, Option<u64>) {
+/// What figures must agree in to be compared: name, node, SMs.
+type Key = (String, Option<u32>, Option<u64>);
+
+fn key(metric: &Metric) -> Key {
     (metric.name.clone(), metric.node, metric.sms)
 }
 
@@ -27,7 +29,7 @@ pub(super) fn between_runs(known: &[Known<'_>], metrics: &[Metric]) -> Vec<Findi
     };
     let allowed = references().variation;
     let mut all = Vec::new();
-    let mut done: Vec<(usize, (String, Option<u32>, Option<u64>))> = Vec::new();
+    let mut done: Vec<(usize, Key)> = Vec::new();
     for metric in metrics {
         if done.iter().any(|(run, of)| *of == key(metric) && same(*run, metric.run)) {
             continue;
@@ -44,13 +46,15 @@ pub(super) fn between_runs(known: &[Known<'_>], metrics: &[Metric]) -> Vec<Findi
         let (Some(least), Some(most)) = (values.first(), values.last()) else { continue };
         let spread = (most - least) / middle;
         if spread > allowed {
-            let mut vary = finding("J009")
-                .about(metric.name.clone())
-                .outcome(Status::Warn, &VARY)
-                .saw(
-                    format!("{least:.1} to {most:.1} {} in {} runs: {:.0} % apart", metric.unit, runs.len(), spread * 100.0),
-                    format!("{:.0} % or less", allowed * 100.0),
-                );
+            let mut vary = finding("J009").about(metric.name.clone()).outcome(Status::Warn, &VARY).saw(
+                format!(
+                    "{least:.1} to {most:.1} {} in {} runs: {:.0} % apart",
+                    metric.unit,
+                    runs.len(),
+                    spread * 100.0
+                ),
+                format!("{:.0} % or less", allowed * 100.0),
+            );
             for metric in group.iter().take(8) {
                 vary = vary.line(&metric.place);
             }
@@ -63,7 +67,7 @@ pub(super) fn between_runs(known: &[Known<'_>], metrics: &[Metric]) -> Vec<Findi
 /// What is slower than in an older verdict, or is missing.
 pub(super) fn regressions(old: &Report, metrics: &[Metric]) -> Vec<Finding> {
     let mut all = Vec::new();
-    let mut seen: Vec<(String, Option<u32>, Option<u64>)> = Vec::new();
+    let mut seen: Vec<Key> = Vec::new();
     for before in &old.metrics {
         if seen.contains(&key(before)) || before.value <= 0.0 {
             continue;
@@ -77,7 +81,10 @@ pub(super) fn regressions(old: &Report, metrics: &[Metric]) -> Vec<Finding> {
                 finding("J010")
                     .about(before.name.clone())
                     .outcome(Status::Unknown, &GONE)
-                    .saw(format!("{:.1} {} in the baseline, nothing now", before.value, before.unit), "the same figures")
+                    .saw(
+                        format!("{:.1} {} in the baseline, nothing now", before.value, before.unit),
+                        "the same figures",
+                    )
                     .line(&before.place),
             );
             continue;
@@ -90,7 +97,10 @@ pub(super) fn regressions(old: &Report, metrics: &[Metric]) -> Vec<Finding> {
                 finding("J010")
                     .about(before.name.clone())
                     .outcome(status, &SLOWER)
-                    .saw(format!("{now:.1} {}, {was:.1} in the baseline: {:.0} %", before.unit, share * 100.0), "90 % of the baseline or more")
+                    .saw(
+                        format!("{now:.1} {}, {was:.1} in the baseline: {:.0} %", before.unit, share * 100.0),
+                        "90 % of the baseline or more",
+                    )
                     .line(&first.place)
                     .line(&before.place),
             );

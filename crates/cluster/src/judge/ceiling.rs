@@ -3,7 +3,8 @@
 use expertrail_core::expect::{self, Draw, GroupLimit};
 use expertrail_core::placement::Placement;
 use expertrail_core::roofline::{
-    Figure as Logical, Link, Load, Machine, Transfer, alltoall_busbw_ceiling, logical_ceiling_gb_s, logical_to_wire,
+    Figure as Logical, Link, Load, Machine, Transfer, alltoall_busbw_ceiling, logical_ceiling_gb_s,
+    logical_to_wire,
 };
 use expertrail_core::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -42,7 +43,9 @@ pub(super) fn wire(figure: &Figure, settings: &Settings) -> Option<f64> {
     match figure.counts {
         Counts::OtherRanks | Counts::Wire => Some(value),
         Counts::Nodes => Some(logical_to_wire(value, places(settings.node_count()?)?)),
-        Counts::Ranks => Some(logical_to_wire(value, places(settings.rank_count().or(settings.ranks_per_node)?)?)),
+        Counts::Ranks => {
+            Some(logical_to_wire(value, places(settings.rank_count().or(settings.ranks_per_node)?)?))
+        }
         Counts::Experts => {
             let (ranks, per) = (settings.rank_count()? as f64, settings.ranks_per_node? as f64);
             if ranks <= 0.0 {
@@ -96,8 +99,12 @@ pub(super) fn of(figure: &Figure, settings: &Settings, links: Links) -> Option<C
             let up = links.scale_up.unwrap_or(f64::INFINITY);
             let load = Load { tokens: 1, row_bytes: 1, top_k: 1, ranks_per_token: 1.0, nodes_per_token: 1.0 };
             let machine = Machine { scale_up_gb_s: up, scale_out_gb_s: out, alpha_us: 0.0 };
-            let bound =
-                logical_ceiling_gb_s(&machine, &topology?, &load, (Transfer::DirectPerExpert, Logical::Experts));
+            let bound = logical_ceiling_gb_s(
+                &machine,
+                &topology?,
+                &load,
+                (Transfer::DirectPerExpert, Logical::Experts),
+            );
             Some(bound_of(bound.value, bound.binds, (up, out), "a copy for each expert, over NIC and NVLink"))
         }
         Counts::Nodes => Some(two_hop(settings, links, out)),
@@ -127,7 +134,12 @@ fn two_hop(settings: &Settings, links: Links, out: f64) -> Ceiling {
         let up = links.scale_up?;
         let machine = Machine { scale_up_gb_s: up, scale_out_gb_s: out, alpha_us: 0.0 };
         let bound = logical_ceiling_gb_s(&machine, &topology, &load, (Transfer::TwoHop, Logical::Nodes));
-        Some(bound_of(bound.value, bound.binds, (up, out), "two hops: NIC x nodes / (nodes - 1), and NVLink behind it"))
+        Some(bound_of(
+            bound.value,
+            bound.binds,
+            (up, out),
+            "two hops: NIC x nodes / (nodes - 1), and NVLink behind it",
+        ))
     };
     let mut ceiling = whole().unwrap_or(simple);
     ceiling.wire_gb_s = ceiling.logical_gb_s * (nodes - 1.0) / nodes;

@@ -71,7 +71,10 @@ fn beside(known: &Known<'_>, metric: &Metric) -> Option<Finding> {
         finding("J002")
             .about(format!("{}, NVLink's part", metric.name))
             .outcome(Status::Fail, &ABOVE)
-            .saw(format!("{nvl:.1} GB/s: NVLink of {} carries {most:.1}", known.gpu), "a figure that the link can carry")
+            .saw(
+                format!("{nvl:.1} GB/s: NVLink of {} carries {most:.1}", known.gpu),
+                "a figure that the link can carry",
+            )
             .line(&metric.place)
     })
 }
@@ -80,8 +83,13 @@ fn beside(known: &Known<'_>, metric: &Metric) -> Option<Finding> {
 pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
     let run = known.run;
     let mut all = Vec::new();
-    if run.kind == Kind::Unknown || (run.is_empty() && run.kind == Kind::Fragment) {
-        let why = run.notes.first().cloned().unwrap_or_else(|| "nothing that is known".to_owned());
+    if matches!(run.kind, Kind::Unknown | Kind::Fragment) {
+        let none = if run.kind == Kind::Unknown {
+            "nothing that is known"
+        } else {
+            "no figures, and no run that it is a part of"
+        };
+        let why = run.notes.first().cloned().unwrap_or_else(|| none.to_owned());
         all.push(
             finding("J022")
                 .about(run.place.file.clone())
@@ -89,6 +97,8 @@ pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
                 .saw(why, "output of a benchmark or training run")
                 .line(&run.place),
         );
+        all.extend(marks(known));
+        all.extend(exits(known));
         return all;
     }
     all.extend(parts(known));
@@ -109,25 +119,29 @@ pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
 fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static str)> {
     let many = known.run.settings.nodes.or(known.options.nodes) != Some(1);
     match known.run.kind {
-        Kind::Guide if many => vec![(Section::Intranode, "dispatch", "bf16"), (Section::Internode, "dispatch", "bf16")],
+        Kind::Guide if many => {
+            vec![(Section::Intranode, "dispatch", "bf16"), (Section::Internode, "dispatch", "bf16")]
+        }
         Kind::Guide => vec![(Section::Intranode, "dispatch", "bf16")],
-        Kind::Intranode => {
-            ["fp8", "bf16"].map(|dtype| (Section::Intranode, "dispatch", dtype)).into_iter().chain([(Section::Intranode, "combine", "bf16")]).collect()
+        Kind::Intranode => ["fp8", "bf16"]
+            .map(|dtype| (Section::Intranode, "dispatch", dtype))
+            .into_iter()
+            .chain([(Section::Intranode, "combine", "bf16")])
+            .collect(),
+        Kind::Internode => ["fp8", "bf16"]
+            .map(|dtype| (Section::Internode, "dispatch", dtype))
+            .into_iter()
+            .chain([(Section::Internode, "combine", "bf16")])
+            .collect(),
+        Kind::LowLatency => {
+            ["dispatch+combine", "dispatch", "combine"].map(|op| (Section::LowLatency, op, "")).to_vec()
         }
-        Kind::Internode => {
-            ["fp8", "bf16"].map(|dtype| (Section::Internode, "dispatch", dtype)).into_iter().chain([(Section::Internode, "combine", "bf16")]).collect()
-        }
-        Kind::LowLatency => ["dispatch+combine", "dispatch", "combine"].map(|op| (Section::LowLatency, op, "")).to_vec(),
         Kind::V2 => {
             let section = if many { Section::Internode } else { Section::Intranode };
             ["dispatch", "combine"].map(|op| (section, op, "")).to_vec()
         }
         Kind::Alltoall => vec![(Section::Collective, "alltoall", "")],
-        Kind::Expertrail => vec![(
-            if many { Section::Internode } else { Section::Intranode },
-            "",
-            "",
-        )],
+        Kind::Expertrail => vec![(if many { Section::Internode } else { Section::Intranode }, "", "")],
         _ => Vec::new(),
     }
 }
@@ -176,10 +190,12 @@ fn parts(known: &Known<'_>) -> Vec<Finding> {
 }
 
 fn not_run(what: &str, seen: String, place: &Place) -> Finding {
-    finding("J003").about(what).outcome(Status::Unknown, &NOT_RUN).saw(seen, "figures").line(place).remedy(
-        "Find the cause in the logs of all ranks, then run again.",
-        &["expertrail diagnose LOGS..."],
-    )
+    finding("J003")
+        .about(what)
+        .outcome(Status::Unknown, &NOT_RUN)
+        .saw(seen, "figures")
+        .line(place)
+        .remedy("Find the cause in the logs of all ranks, then run again.", &["expertrail diagnose LOGS..."])
 }
 
 /// Nodes and ranks that have no figures.
@@ -229,7 +245,10 @@ fn present(known: &Known<'_>) -> Vec<Finding> {
             if lost.is_empty() {
                 return Vec::new();
             }
-            missing(format!("node {}", list(&lost)), format!("no figures; {} of {nodes} nodes have some", have.len()))
+            missing(
+                format!("node {}", list(&lost)),
+                format!("no figures; {} of {nodes} nodes have some", have.len()),
+            )
         }
         Kind::LowLatency | Kind::V2 => {
             let Some(ranks) = known.settings(Section::LowLatency).rank_count() else { return Vec::new() };
@@ -351,10 +370,12 @@ fn nvshmem(known: &Known<'_>) -> Option<Finding> {
                 .saw(format!("{lines} of {ranks} ranks printed NVSHMEM's line"), "one line of each rank")
                 .remedy("Give the logs of all pods, whole.", &[]),
         ),
-        None => Some(
-            new.outcome(Status::Warn, &SILENT)
-                .saw(format!("{lines} lines; how many ranks there were is not known"), "one line of each rank"),
-        ),
+        None => {
+            Some(new.outcome(Status::Warn, &SILENT).saw(
+                format!("{lines} lines; how many ranks there were is not known"),
+                "one line of each rank",
+            ))
+        }
     }
 }
 
@@ -362,7 +383,11 @@ fn data(known: &Known<'_>) -> Vec<Finding> {
     let tests = &known.run.tests;
     let mut all = Vec::new();
     if let Some(wrong) = tests.wrong.first() {
-        let more = if tests.wrong.len() > 1 { format!(" and {} more", tests.wrong.len() - 1) } else { String::new() };
+        let more = if tests.wrong.len() > 1 {
+            format!(" and {} more", tests.wrong.len() - 1)
+        } else {
+            String::new()
+        };
         all.push(
             finding("J011")
                 .about(subject(known))
@@ -384,7 +409,10 @@ fn data(known: &Known<'_>) -> Vec<Finding> {
             finding("J011")
                 .about(subject(known))
                 .outcome(Status::Unknown, &UNVERIFIED)
-                .saw(format!("{} of {} tests of correctness say that they passed", tests.passed, tests.begun), "all passed")
+                .saw(
+                    format!("{} of {} tests of correctness say that they passed", tests.passed, tests.begun),
+                    "all passed",
+                )
                 .line(&known.run.place),
         );
     }
@@ -402,7 +430,10 @@ fn totals(known: &Known<'_>) -> Vec<Finding> {
     let mut all = Vec::new();
     for total in run.figures.iter().filter(|figure| figure.op == "total") {
         let of = |op: &str| {
-            run.figures.iter().find(|figure| figure.op == op && figure.place == total.place).map(|figure| figure.value)
+            run.figures
+                .iter()
+                .find(|figure| figure.op == op && figure.place == total.place)
+                .map(|figure| figure.value)
         };
         let (Some(dispatch), Some(combine)) = (of("dispatch"), of("combine")) else { continue };
         if dispatch <= 0.0 || combine <= 0.0 {
@@ -416,7 +447,10 @@ fn totals(known: &Known<'_>) -> Vec<Finding> {
                     .about(format!("{} total", total.section.label()))
                     .outcome(Status::Warn, &TOTAL)
                     .saw(
-                        format!("{:.1} GB/s, and dispatch {dispatch:.1} with combine {combine:.1} make {mean:.1}", total.value),
+                        format!(
+                            "{:.1} GB/s, and dispatch {dispatch:.1} with combine {combine:.1} make {mean:.1}",
+                            total.value
+                        ),
                         "figures of one run",
                     )
                     .line(&total.place),
@@ -448,7 +482,8 @@ fn end(known: &Known<'_>) -> Option<Finding> {
     if lacks.is_empty() {
         return None;
     }
-    let mut cut = finding("J016").about(subject(known)).unknown(format!("missing: {}", lacks.join(" and "))).advisory();
+    let mut cut =
+        finding("J016").about(subject(known)).unknown(format!("missing: {}", lacks.join(" and "))).advisory();
     cut.cause = Some(CUT.id.to_owned());
     CUT.text.clone_into(&mut cut.why);
     let place = run.figures.last().map_or(&run.place, |figure| &figure.place);
@@ -458,10 +493,15 @@ fn end(known: &Known<'_>) -> Option<Finding> {
 fn marks(known: &Known<'_>) -> Option<Finding> {
     let run = known.run;
     let own: Vec<&Mark> = run.marks.iter().filter(|mark| mark.section.is_none()).collect();
-    let first = own.first()?;
+    // A traceback says less than what stands around it.
+    let first = own.iter().find(|mark| !mark.text.contains("Traceback")).or(own.first())?;
     let more = if own.len() > 1 { format!(" and {} more", own.len() - 1) } else { String::new() };
     let rank = first.rank.map_or(String::new(), |rank| format!("rank {rank}: "));
-    let status = if run.kind == Kind::Training || known.options.accept.is_some() { Status::Fail } else { Status::Warn };
+    let status = if run.kind == Kind::Training || known.options.accept.is_some() {
+        Status::Fail
+    } else {
+        Status::Warn
+    };
     Some(
         finding("J020")
             .about(subject(known))
@@ -474,6 +514,10 @@ fn marks(known: &Known<'_>) -> Option<Finding> {
 
 fn exits(known: &Known<'_>) -> Option<Finding> {
     let run = known.run;
+    // Acceptance has a finding of its own about them.
+    if known.options.accept.is_some() && matches!(run.kind, Kind::Training | Kind::Fragment | Kind::Summary) {
+        return None;
+    }
     let bad: Vec<_> = run.exits.iter().filter(|exit| exit.code != 0).collect();
     let first = bad.first()?;
     let more = if bad.len() > 1 { format!(" and {} more", bad.len() - 1) } else { String::new() };
@@ -494,26 +538,41 @@ fn own(known: &Known<'_>) -> Option<Finding> {
         "not_verified" => Status::Warn,
         _ => Status::Unknown,
     };
-    Some(finding("J023").about(subject(known)).outcome(status, &SAYS_FAIL).saw(said.text.clone(), "pass").line(&said.place))
+    Some(
+        finding("J023")
+            .about(subject(known))
+            .outcome(status, &SAYS_FAIL)
+            .saw(said.text.clone(), "pass")
+            .line(&said.place),
+    )
 }
 
 /// Nodes and ranks that are slower than the median of the others.
-pub(super) fn symmetry(known: &Known<'_>, metrics: &[Metric]) -> Vec<Finding> {
+pub(super) fn symmetry(metrics: &[Metric]) -> Vec<Finding> {
     let mut all = Vec::new();
     let new = |name: &str, who: String, slow: f64, others: f64, place: &Place| {
         finding("J008")
             .about(who)
             .outcome(Status::Warn, &UNEVEN)
             .saw(
-                format!("{name} {slow:.1} GB/s, {:.0} % below the median of its peers, {others:.1}", (1.0 - slow / others) * 100.0),
+                format!(
+                    "{name} {slow:.1} GB/s, {:.0} % below the median of its peers, {others:.1}",
+                    (1.0 - slow / others) * 100.0
+                ),
                 "within 10 % of its peers",
             )
             .line(place)
-            .remedy("Look at that machine, and compare it with the others.", &["expertrail check", "expertrail compare FACTS..."])
+            .remedy(
+                "Look at that machine, and compare it with the others.",
+                &["expertrail check", "expertrail compare FACTS..."],
+            )
     };
+    // What no link carries is no measure of others.
+    let can_be = |metric: &&Metric| metric.fraction.is_none_or(|fraction| fraction <= ABOVE_SHARE);
     for metric in metrics.iter().filter(|metric| metric.node.is_some()) {
         let mut peers: Vec<f64> = metrics
             .iter()
+            .filter(can_be)
             .filter(|other| {
                 other.node.is_some()
                     && other.node != metric.node
@@ -524,7 +583,13 @@ pub(super) fn symmetry(known: &Known<'_>, metrics: &[Metric]) -> Vec<Finding> {
         let Some(others) = median(&mut peers) else { continue };
         if metric.op != "total" && metric.value < others * (1.0 - UNEVEN_BY) {
             let who = format!("node {}", metric.node.unwrap_or(0));
-            all.push(new(&format!("{} {}", metric.section.label(), metric.op), who, metric.value, others, &metric.place));
+            all.push(new(
+                &format!("{} {}", metric.section.label(), metric.op),
+                who,
+                metric.value,
+                others,
+                &metric.place,
+            ));
         }
     }
     for metric in metrics {
@@ -534,7 +599,6 @@ pub(super) fn symmetry(known: &Known<'_>, metrics: &[Metric]) -> Vec<Finding> {
             all.push(new(&metric.name, who, spread.least, metric.value, &spread.place));
         }
     }
-    let _ = known;
     all
 }
 

@@ -67,7 +67,8 @@ pub fn read_paths(paths: &[PathBuf]) -> Result<Vec<Run>, InputError> {
         files.sort();
         let before = all.len();
         for file in &files {
-            let runs = read_file(file).map_err(|error| InputError::Unreadable { path: file.clone(), error })?;
+            let runs =
+                read_file(file).map_err(|error| InputError::Unreadable { path: file.clone(), error })?;
             // Nobody named these: what is something else does not matter.
             all.extend(runs.into_iter().filter(|run| run.kind != Kind::Unknown));
         }

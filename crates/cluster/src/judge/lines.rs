@@ -194,7 +194,8 @@ pub(super) fn before(text: &str, unit: &str) -> Option<f64> {
 pub(super) fn word<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let at = text.find(key)? + key.len();
     let rest = text.get(at..)?.trim_start();
-    let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | ';')).unwrap_or(rest.len());
+    let end =
+        rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | ';')).unwrap_or(rest.len());
     rest.get(..end).filter(|word| !word.is_empty())
 }
 

@@ -51,7 +51,10 @@ fn folder(run: &Run) -> &str {
 }
 
 fn one_run(run: &Run, part: &Run, nodes: Option<u64>) -> bool {
-    if run.kind != part.kind || run.place.file == part.place.file || run.settings.tokens != part.settings.tokens {
+    if run.kind != part.kind
+        || run.place.file == part.place.file
+        || run.settings.tokens != part.settings.tokens
+    {
         return false;
     }
     match run.kind {
@@ -118,36 +121,36 @@ fn absorb(run: &mut Run, part: &Run) {
     mine.passed += other.passed;
     mine.wrong.extend(other.wrong.iter().take(MARKS).cloned());
     mine.verified = mine.verified.or(other.verified);
-    fill(&mut mine.unverified, &other.unverified);
-    fill(&mut run.gpu, &part.gpu);
-    fill(&mut run.hca_offset, &part.hca_offset);
-    fill(&mut run.internode_support, &part.internode_support);
-    fill(&mut run.internode_missing, &part.internode_missing);
-    fill(&mut run.ended, &part.ended);
-    fill(&mut run.layout, &part.layout);
-    fill(&mut run.own_verdict, &part.own_verdict);
+    fill(&mut mine.unverified, other.unverified.as_ref());
+    fill(&mut run.gpu, part.gpu.as_ref());
+    fill(&mut run.hca_offset, part.hca_offset.as_ref());
+    fill(&mut run.internode_support, part.internode_support.as_ref());
+    fill(&mut run.internode_missing, part.internode_missing.as_ref());
+    fill(&mut run.ended, part.ended.as_ref());
+    fill(&mut run.layout, part.layout.as_ref());
+    fill(&mut run.own_verdict, part.own_verdict.as_ref());
     let (settings, others) = (&mut run.settings, &part.settings);
-    fill(&mut settings.nodes, &others.nodes);
-    fill(&mut settings.ranks, &others.ranks);
-    fill(&mut settings.ranks_per_node, &others.ranks_per_node);
-    fill(&mut settings.transport, &others.transport);
+    fill(&mut settings.nodes, others.nodes.as_ref());
+    fill(&mut settings.ranks, others.ranks.as_ref());
+    fill(&mut settings.ranks_per_node, others.ranks_per_node.as_ref());
+    fill(&mut settings.transport, others.transport.as_ref());
     match (&mut run.training, &part.training) {
         (Some(training), Some(summary)) if part.kind == Kind::Summary => {
             // The file says more digits than the log, and is what was asked for.
             training.summarised = true;
-            fill(&mut training.steps, &summary.steps);
-            fill(&mut training.summary_file, &Some(part.place.clone()));
-            fill(&mut training.summary_steps, &summary.steps);
-            fill(&mut training.step_s, &summary.step_s);
-            fill(&mut training.mfu_percent, &summary.mfu_percent);
+            fill(&mut training.steps, summary.steps.as_ref());
+            fill(&mut training.summary_file, Some(&part.place));
+            fill(&mut training.summary_steps, summary.steps.as_ref());
+            fill(&mut training.step_s, summary.step_s.as_ref());
+            fill(&mut training.mfu_percent, summary.mfu_percent.as_ref());
         }
         (none @ None, Some(training)) => *none = Some(training.clone()),
         _ => {}
     }
 }
 
-fn fill<T: Clone>(mine: &mut Option<T>, other: &Option<T>) {
+fn fill<T: Clone>(mine: &mut Option<T>, other: Option<&T>) {
     if mine.is_none() {
-        mine.clone_from(other);
+        *mine = other.cloned();
     }
 }

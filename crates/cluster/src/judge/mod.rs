@@ -85,7 +85,7 @@ pub fn judge(parts: &[Run], options: &Options) -> Report {
         let own = weigh::metrics(known);
         findings.extend(checks::figures(known, &own));
         findings.extend(checks::run(known));
-        findings.extend(checks::symmetry(known, &own));
+        findings.extend(checks::symmetry(&own));
         findings.extend(pattern::findings(known, &own));
         metrics.extend(own);
     }

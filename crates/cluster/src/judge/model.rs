@@ -38,7 +38,7 @@ pub enum Kind {
     LowLatency,
     /// `DeepEP` V2 `tests/elastic/test_ep.py`.
     V2,
-    /// nccl-tests `alltoall_perf`.
+    /// nccl-tests; `alltoall_perf` is what is judged.
     Alltoall,
     /// `expertrail bench`.
     Expertrail,
@@ -63,7 +63,7 @@ impl Kind {
             Self::Internode => "DeepEP test_internode",
             Self::LowLatency => "DeepEP test_low_latency",
             Self::V2 => "DeepEP V2 test_ep",
-            Self::Alltoall => "nccl-tests alltoall_perf",
+            Self::Alltoall => "nccl-tests",
             Self::Expertrail => "expertrail bench",
             Self::Training => "training log",
             Self::Summary => "training summary",
@@ -386,7 +386,7 @@ pub struct Run {
 }
 
 /// How many things of a kind are kept of one run; what goes on and on is counted in a note.
-pub(super) const KEPT: usize = 65_536;
+pub(super) const KEPT: usize = 16_384;
 pub(super) const MARKS: usize = 256;
 
 impl Run {
@@ -411,7 +411,11 @@ impl Run {
 
     pub(super) fn figure(&mut self, figure: Figure) {
         if !figure.value.is_finite() || figure.value < 0.0 {
-            self.mark(Mark { place: figure.place, text: format!("{} is no number that can be", figure.value), ..Mark::default() });
+            self.mark(Mark {
+                place: figure.place,
+                text: format!("{} is no number that can be", figure.value),
+                ..Mark::default()
+            });
         } else if self.figures.len() < KEPT {
             self.figures.push(figure);
         } else {

@@ -51,24 +51,33 @@ fn share(known: &Known<'_>, metric: &Metric) -> Option<f64> {
 }
 
 fn slow_instructions(known: &Known<'_>, metrics: &[Metric]) -> Option<Finding> {
-    if !matches!(known.run.kind, Kind::Guide | Kind::Intranode) || !matches!(known.arch.as_str(), "sm100" | "sm103") {
+    if !matches!(known.run.kind, Kind::Guide | Kind::Intranode)
+        || !matches!(known.arch.as_str(), "sm100" | "sm103")
+    {
         return None;
     }
     let inside: Vec<&Metric> = metrics
         .iter()
-        .filter(|metric| metric.section == Section::Intranode && matches!(metric.op.as_str(), "dispatch" | "combine"))
+        .filter(|metric| {
+            metric.section == Section::Intranode && matches!(metric.op.as_str(), "dispatch" | "combine")
+        })
         .collect();
     let first = inside.first()?;
     let half = inside.iter().all(|metric| share(known, metric).is_some_and(|share| HALF.contains(&share)));
     // Between nodes it is no slower: else something else is wrong, too.
-    let between: Vec<&Metric> = metrics.iter().filter(|metric| metric.section == Section::Internode).collect();
+    let between: Vec<&Metric> =
+        metrics.iter().filter(|metric| metric.section == Section::Internode).collect();
     if !half || between.iter().any(|metric| !matches!(metric.status, Status::Pass | Status::Unknown)) {
         return None;
     }
-    let normal = if between.is_empty() { "between nodes nothing is known" } else { "between nodes it is normal" };
+    let normal =
+        if between.is_empty() { "between nodes nothing is known" } else { "between nodes it is normal" };
     let shares: Vec<String> = inside
         .iter()
-        .filter_map(|metric| share(known, metric).map(|share| format!("{} {:.1} ({:.0} %)", metric.op, metric.value, share * 100.0)))
+        .filter_map(|metric| {
+            share(known, metric)
+                .map(|share| format!("{} {:.1} ({:.0} %)", metric.op, metric.value, share * 100.0))
+        })
         .collect();
     Some(
         finding("J012")
@@ -107,13 +116,23 @@ fn nics(known: &Known<'_>, metrics: &[Metric]) -> Option<Finding> {
         .min_by(|(_, a), (_, b)| a.total_cmp(b));
     let (metric, wire) = worst?;
     let chosen = one_device(&known.run.nics);
-    let offset = known.run.hca_offset.as_ref().map_or(String::new(), |(offset, _)| format!("; ranks take mlx5_(local rank + {offset})"));
+    let offset = known
+        .run
+        .hca_offset
+        .as_ref()
+        .map_or(String::new(), |(offset, _)| format!("; ranks take mlx5_(local rank + {offset})"));
     let per = usize::try_from(settings.ranks_per_node.unwrap_or(8)).unwrap_or(8);
     let shared = SharedNic::new(nic, per, nodes);
     if wire <= nic * SHARED {
         let (id, more) = match chosen {
-            Some(nic) if nic.mapping => ("pe-mapping-with-uid-bootstrap", format!("; NVSHMEM says device {} on every rank ({})", nic.device, nic.place)),
-            Some(nic) => ("hca-list-wrong-device", format!("; NVSHMEM says device {} on every rank ({})", nic.device, nic.place)),
+            Some(nic) if nic.mapping => (
+                "pe-mapping-with-uid-bootstrap",
+                format!("; NVSHMEM says device {} on every rank ({})", nic.device, nic.place),
+            ),
+            Some(nic) => (
+                "hca-list-wrong-device",
+                format!("; NVSHMEM says device {} on every rank ({})", nic.device, nic.place),
+            ),
             None => ("hca-list-wrong-device", String::new()),
         };
         return Some(
@@ -141,10 +160,23 @@ fn nics(known: &Known<'_>, metrics: &[Metric]) -> Option<Finding> {
     }
     let planes = matches!(known.arch.as_str(), "sm103") && known.run.kind != Kind::V2;
     let (id, text) = match chosen {
-        Some(nic) if nic.mapping => ("pe-mapping-with-uid-bootstrap", format!("; NVSHMEM says device {} on several ranks ({})", nic.device, nic.place)),
-        Some(nic) => ("nic-shared-by-two-gpus", format!("; NVSHMEM says device {} on several ranks ({})", nic.device, nic.place)),
-        None if planes => ("multi-plane-unused", "; V1 kernels use one of a GPU's two planes, if its NIC has two".to_owned()),
-        None => ("nic-shared-by-two-gpus", "; the figures alone do not tell it from a link at half rate: the counters of each NIC do".to_owned()),
+        Some(nic) if nic.mapping => (
+            "pe-mapping-with-uid-bootstrap",
+            format!("; NVSHMEM says device {} on several ranks ({})", nic.device, nic.place),
+        ),
+        Some(nic) => (
+            "nic-shared-by-two-gpus",
+            format!("; NVSHMEM says device {} on several ranks ({})", nic.device, nic.place),
+        ),
+        None if planes => (
+            "multi-plane-unused",
+            "; V1 kernels use one of a GPU's two planes, if its NIC has two".to_owned(),
+        ),
+        None => (
+            "nic-shared-by-two-gpus",
+            "; the figures alone do not tell it from a link at half rate: the counters of each NIC do"
+                .to_owned(),
+        ),
     };
     Some(
         finding("J014")

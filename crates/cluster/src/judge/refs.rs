@@ -72,6 +72,8 @@ pub struct Prior {
     pub link: String,
     /// `sm90`; empty: any.
     pub arch: String,
+    /// `efa`; empty: any.
+    pub transport: String,
     /// Share of the ceiling.
     pub low: f64,
     /// Where that is from.
@@ -138,13 +140,16 @@ impl References {
     /// # Errors
     /// What is wrong with it, in one line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file: Self = serde_json::from_str(text).map_err(|error| format!("not a references file: {error}"))?;
+        let file: Self =
+            serde_json::from_str(text).map_err(|error| format!("not a references file: {error}"))?;
         if file.schema != REFERENCES_SCHEMA {
             return Err(format!("schema `{}`: {REFERENCES_SCHEMA} is wanted", file.schema));
         }
         for reference in &file.references {
             let id = &reference.id;
-            if reference.samples.is_empty() || reference.samples.iter().any(|sample| !sample.is_finite() || *sample <= 0.0) {
+            if reference.samples.is_empty()
+                || reference.samples.iter().any(|sample| !sample.is_finite() || *sample <= 0.0)
+            {
                 return Err(format!("reference `{id}`: samples must be one number or more, each above 0"));
             }
             if let Some(key) = reference.settings.keys().find(|key| !KEYS.contains(&key.as_str())) {
@@ -162,12 +167,14 @@ impl References {
         self.machines.iter().find(|machine| machine.gpu.eq_ignore_ascii_case(gpu))
     }
 
-    /// The prior of an engine over a link.
-    pub fn prior(&self, engine: &str, link: &str, arch: &str) -> Option<&Prior> {
-        let of = |wanted: &str| {
-            self.priors.iter().find(|prior| prior.engine == engine && prior.link == link && prior.arch == wanted)
-        };
-        of(arch).or_else(|| of(""))
+    /// The prior of an engine over a link; the closest to the architecture and transport.
+    pub fn prior(&self, engine: &str, link: &str, arch: &str, transport: &str) -> Option<&Prior> {
+        let fits = |own: &str, wanted: &str| own.is_empty() || own == wanted;
+        self.priors
+            .iter()
+            .filter(|prior| prior.engine == engine && prior.link == link)
+            .filter(|prior| fits(&prior.arch, arch) && fits(&prior.transport, transport))
+            .min_by_key(|prior| prior.arch.is_empty() as u8 + prior.transport.is_empty() as u8)
     }
 }
 
@@ -264,8 +271,11 @@ mod tests {
     #[test]
     fn ranges_of_the_guide() {
         // 276.9 and 275.4 GB/s, and 10 % on both sides.
-        let reference =
-            references().references.iter().find(|reference| reference.id == "guide-b200-intranode-dispatch").unwrap();
+        let reference = references()
+            .references
+            .iter()
+            .find(|reference| reference.id == "guide-b200-intranode-dispatch")
+            .unwrap();
         let (low, high) = reference.range(references().variation);
         assert!((low - 247.86).abs() < 0.005 && (high - 304.59).abs() < 0.005, "{low} {high}");
     }

@@ -19,8 +19,10 @@ pub const JSON_SCHEMA: &str = include_str!("../../schema/expertrail.verdict.1.sc
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Every part ran, on every node and rank, and nothing fails.
+    /// Every part ran, on every node and rank, and every figure is as it should be.
     Pass,
+    /// Everything ran and nothing fails, and a figure is low or uneven.
+    Warn,
     /// Something fails.
     Fail,
     /// Nothing that ran fails, and something did not run.
@@ -36,6 +38,7 @@ impl Outcome {
     pub fn label(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
+            Self::Warn => "WARN",
             Self::Fail => "FAIL",
             Self::NotRun => "NOT RUN",
             Self::Inconclusive => "INCONCLUSIVE",
@@ -109,8 +112,8 @@ impl Report {
         match self.verdict.status {
             Outcome::Fail => 1,
             Outcome::NotRun | Outcome::Inconclusive => 3,
-            Outcome::Pass if self.strict && self.verdict.warnings > 0 => 5,
-            Outcome::Pass => 0,
+            Outcome::Pass | Outcome::Warn if self.strict && self.verdict.warnings > 0 => 5,
+            Outcome::Pass | Outcome::Warn => 0,
         }
     }
 
@@ -123,13 +126,17 @@ impl Report {
 /// Ids whose findings say that something did not run.
 const NOT_RUN: [&str; 3] = ["J003", "J004", "J022"];
 
+/// Ids whose findings are about figures, and not about what the log has to confirm them.
+const OF_FIGURES: [&str; 9] = ["J001", "J002", "J008", "J009", "J010", "J011", "J014", "J015", "J020"];
+
 pub(super) fn made(
     known: &[Known<'_>],
     metrics: Vec<Metric>,
     mut findings: Vec<Finding>,
     strict: bool,
 ) -> Report {
-    findings.sort_by(|a, b| (a.status.order(), &a.id, &a.subject).cmp(&(b.status.order(), &b.id, &b.subject)));
+    findings
+        .sort_by(|a, b| (a.status.order(), &a.id, &a.subject).cmp(&(b.status.order(), &b.id, &b.subject)));
     findings.dedup();
     let runs: Vec<RunSummary> = known.iter().map(summary).collect();
     let verdict = verdict(&runs, &metrics, &findings);
@@ -154,7 +161,11 @@ fn summary(known: &Known<'_>) -> RunSummary {
         nic_gb_s: known.links.scale_out,
         nic_given: known.nic_given,
         nvlink_gb_s: known.links.scale_up,
-        settings: run.settings.clone(),
+        settings: match (run.kind, run.figures.first()) {
+            // Its two parts have different ones.
+            (Kind::Guide, _) | (_, None) => run.settings.clone(),
+            (_, Some(figure)) => known.settings(figure.section),
+        },
         versions: run.versions.iter().map(|(name, said)| (name.clone(), said.text.clone())).collect(),
         training: run.training.clone(),
         notes: run.notes.clone(),
@@ -162,14 +173,16 @@ fn summary(known: &Known<'_>) -> RunSummary {
 }
 
 fn verdict(runs: &[RunSummary], metrics: &[Metric], findings: &[Finding]) -> Verdict {
-    let of = |status: Status| findings.iter().filter(move |finding| finding.status == status && !finding.advisory);
+    let of =
+        |status: Status| findings.iter().filter(move |finding| finding.status == status && !finding.advisory);
     let warnings = of(Status::Warn).count();
     let reason = |finding: &Finding| match &finding.subject {
         Some(subject) => format!("{} {subject}: {}", finding.id, finding.observed),
         None => format!("{} {}: {}", finding.id, finding.title, finding.observed),
     };
-    let reasons: Vec<String> = of(Status::Fail).chain(of(Status::Unknown)).map(reason).collect();
-    let nothing = runs.is_empty() || (metrics.is_empty() && runs.iter().all(|run| run.training.is_none()));
+    let reasons: Vec<String> =
+        of(Status::Fail).chain(of(Status::Unknown)).chain(of(Status::Warn)).map(reason).collect();
+    let nothing = metrics.is_empty() && runs.iter().all(|run| run.training.is_none());
     let not_run = of(Status::Unknown).any(|finding| NOT_RUN.contains(&finding.id.as_str()));
     let status = if of(Status::Fail).next().is_some() {
         Outcome::Fail
@@ -177,6 +190,8 @@ fn verdict(runs: &[RunSummary], metrics: &[Metric], findings: &[Finding]) -> Ver
         Outcome::NotRun
     } else if of(Status::Unknown).next().is_some() {
         Outcome::Inconclusive
+    } else if of(Status::Warn).any(|finding| OF_FIGURES.contains(&finding.id.as_str())) {
+        Outcome::Warn
     } else {
         Outcome::Pass
     };

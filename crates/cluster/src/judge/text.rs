@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::report::{Report, RunSummary};
-use super::weigh::{Basis, Metric};
 use super::model::Kind;
+use super::report::{Report, RunSummary};
+use super::weigh::{Basis, Metric, Used};
+use crate::finding::{Finding, Status};
 use crate::render::{self, one_line};
-use crate::finding::Status;
 
 /// Figures of a run that are listed; JSON has all.
 const LISTED: usize = 40;
@@ -35,7 +35,7 @@ pub(super) fn report(report: &Report) -> String {
         }
     }
     if !report.findings.is_empty() {
-        let _ = write!(out, "\n{}", render::findings(&report.findings));
+        findings(&mut out, &report.findings);
     }
     provenance(&mut out, report);
     out
@@ -47,7 +47,9 @@ fn heading(run: &RunSummary) -> String {
         parts.push(run.gpu.clone());
     }
     match (run.settings.nodes, run.settings.ranks_per_node, run.settings.ranks) {
-        (Some(nodes), Some(per), _) => parts.push(format!("{} x {per} ranks", render::count(nodes as usize, "node"))),
+        (Some(nodes), Some(per), _) => {
+            parts.push(format!("{} x {per} ranks", render::count(nodes as usize, "node")));
+        }
         (Some(nodes), None, _) => parts.push(render::count(nodes as usize, "node")),
         (None, _, Some(ranks)) => parts.push(render::count(ranks as usize, "rank")),
         _ => {}
@@ -63,7 +65,8 @@ fn heading(run: &RunSummary) -> String {
 }
 
 fn training(out: &mut String, run: &RunSummary) {
-    let Some(training) = run.training.as_ref().filter(|_| matches!(run.kind, Kind::Training | Kind::Summary)) else {
+    let Some(training) = run.training.as_ref().filter(|_| matches!(run.kind, Kind::Training | Kind::Summary))
+    else {
         return;
     };
     let mut parts = Vec::new();
@@ -92,7 +95,11 @@ fn figures(out: &mut String, metrics: &[&Metric]) {
         return;
     }
     let widest = metrics.iter().map(|metric| metric.name.len()).max().unwrap_or(0).max(6);
-    let _ = writeln!(out, "          {:<widest$}  printed  logical     wire  ceiling  of it  held against", "GB/s");
+    let _ = writeln!(
+        out,
+        "          {:<widest$}  printed  logical     wire  ceiling  of it  held against",
+        "GB/s"
+    );
     for metric in metrics.iter().take(LISTED) {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
         let ceiling = metric.ceiling.as_ref().map(|ceiling| ceiling.logical_gb_s);
@@ -105,6 +112,10 @@ fn figures(out: &mut String, metrics: &[&Metric]) {
             let rank = spread.least_rank.map_or(String::new(), |rank| format!(" (rank {rank})"));
             format!("; median of {}, least {:.1}{rank}", spread.count, spread.least)
         });
+        let place = match metric.status {
+            Status::Pass | Status::NotApplicable => String::new(),
+            _ => format!(" [{}]", metric.place),
+        };
         let status = match metric.status {
             Status::Unknown => "?".to_owned(),
             status => status.to_string(),
@@ -117,7 +128,7 @@ fn figures(out: &mut String, metrics: &[&Metric]) {
             number(metric.logical_gb_s),
             number(metric.wire_gb_s),
             number(ceiling),
-            one_line(&format!("{against}{spread}")),
+            one_line(&format!("{against}{spread}{place}")),
         );
     }
     if metrics.len() > LISTED {
@@ -125,23 +136,59 @@ fn figures(out: &mut String, metrics: &[&Metric]) {
     }
 }
 
+/// One line each with where it is seen, then what to do. The table has figures that are too low already.
+fn findings(out: &mut String, findings: &[Finding]) {
+    let mut lines = String::new();
+    for finding in findings.iter().filter(|finding| finding.id != "J001") {
+        let place = finding.evidence.first().map(|evidence| format!(" [{}]", one_line(&evidence.source)));
+        let _ = writeln!(lines, "{}{}", render::line(finding), place.unwrap_or_default());
+    }
+    if !lines.is_empty() {
+        let _ = write!(out, "\n{lines}");
+    }
+    let whole = render::findings(findings);
+    if let Some(remedies) = whole.find("\nTo mend ").and_then(|at| whole.get(at..)) {
+        out.push_str(remedies);
+    }
+}
+
 /// Where the references come from, each source once.
 fn provenance(out: &mut String, report: &Report) {
-    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+    struct Source<'a> {
+        of: &'a Used,
+        ids: Vec<&'a str>,
+        how: Vec<String>,
+    }
+    let mut told: Vec<Source<'_>> = Vec::new();
     for used in report.metrics.iter().filter_map(|metric| metric.reference.as_ref()) {
-        let note = if used.note.is_empty() { String::new() } else { format!(" {}", used.note) };
-        let line = format!("{}; {}; {} ({}).{note}", used.source, used.machine, used.timing, used.date);
-        match told.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, ids)) if !ids.contains(&used.id.as_str()) => ids.push(&used.id),
-            Some(_) => {}
-            None => told.push((line, vec![&used.id])),
+        let how = format!("{}: {}", used.machine, used.timing);
+        let same = |known: &&mut Source<'_>| {
+            (&known.of.source, &known.of.date, &known.of.note) == (&used.source, &used.date, &used.note)
+        };
+        match told.iter_mut().find(same) {
+            Some(known) => {
+                if !known.ids.contains(&used.id.as_str()) {
+                    known.ids.push(&used.id);
+                }
+                if !known.how.contains(&how) {
+                    known.how.push(how);
+                }
+            }
+            None => told.push(Source { of: used, ids: vec![&used.id], how: vec![how] }),
         }
     }
     if told.is_empty() {
         return;
     }
     out.push_str("\nReferences:\n");
-    for (line, ids) in told {
-        let _ = writeln!(out, "  {}\n    {}", one_line(&ids.join(", ")), one_line(&line));
+    for Source { of, ids, how } in told {
+        let _ = writeln!(out, "  {}", one_line(&ids.join(", ")));
+        let _ = writeln!(out, "    {} ({})", one_line(&of.source), one_line(&of.date));
+        for how in how {
+            let _ = writeln!(out, "    {}", one_line(&how));
+        }
+        if !of.note.is_empty() {
+            let _ = writeln!(out, "    {}", one_line(&of.note));
+        }
     }
 }

@@ -164,7 +164,8 @@ impl<'a> Known<'a> {
     pub(super) fn settings(&self, section: Section) -> Settings {
         let mut settings = self.run.settings.clone();
         let given = self.options;
-        let deepep = matches!(self.run.kind, Kind::Guide | Kind::Intranode | Kind::Internode | Kind::LowLatency);
+        let deepep =
+            matches!(self.run.kind, Kind::Guide | Kind::Intranode | Kind::Internode | Kind::LowLatency);
         fill(&mut settings.nodes, given.nodes);
         fill(&mut settings.ranks_per_node, given.ranks_per_node);
         if settings.ranks_per_node.is_none() {
@@ -303,6 +304,9 @@ fn name(figure: &Figure) -> String {
             name.push_str(word);
         }
     }
+    if figure.details.contains_key("size") {
+        name.push_str(" B");
+    }
     if let Some(sms) = figure.sms {
         name = format!("{name} {sms} SMs");
     }
@@ -319,7 +323,8 @@ fn judge(known: &Known<'_>, printed: &Figure, spread: Option<Spread>) -> Metric 
     let ceiling = ceiling::of(&figure, &settings, known.links);
     // What the ceiling bounds: rows written on the CPU backend, else the figure as it counts.
     let bounded = figure.memory_gb_s.unwrap_or(figure.value);
-    let fraction = ceiling.as_ref().filter(|most| most.logical_gb_s > 0.0).map(|most| bounded / most.logical_gb_s);
+    let fraction =
+        ceiling.as_ref().filter(|most| most.logical_gb_s > 0.0).map(|most| bounded / most.logical_gb_s);
     let mut metric = Metric {
         run: known.index,
         name: name(printed),
@@ -363,7 +368,9 @@ fn weigh(known: &Known<'_>, figure: &Figure, settings: &Settings, metric: &mut M
         match known.run.versions.get("collective").map(|said| said.text.as_str()) {
             Some("alltoall") => {}
             Some(other) => {
-                metric.status = Status::NotApplicable;
+                metric.status = Status::Unknown;
+                (metric.op, metric.name) = (other.to_owned(), format!("collective {other}"));
+                (metric.wire_gb_s, metric.ceiling, metric.fraction) = (None, None, None);
                 metric.why = format!("bus bandwidth of {other}_perf, and alltoall is what is judged");
                 return;
             }
@@ -380,10 +387,13 @@ fn weigh(known: &Known<'_>, figure: &Figure, settings: &Settings, metric: &mut M
     {
         // A measured ceiling may itself be off; a data sheet is not.
         metric.status = if ceiling.measured { Status::Unknown } else { Status::Fail };
-        metric.why = format!(
-            "{fraction:.2} of the ceiling ({:.1}, {}): no link carries that, the time or the bytes counted are wrong",
-            ceiling.logical_gb_s, ceiling.how
-        );
+        let what = if ceiling.link == "memory" {
+            "more than plain copies wrote: that yardstick is too low here, and a share of it says nothing"
+        } else {
+            "no link carries that: the time or the bytes counted are wrong"
+        };
+        metric.why =
+            format!("{fraction:.2} of the ceiling ({:.1}, {}): {what}", ceiling.logical_gb_s, ceiling.how);
         return;
     }
     let sought = Sought {
@@ -406,10 +416,8 @@ fn weigh(known: &Known<'_>, figure: &Figure, settings: &Settings, metric: &mut M
         by_reference(file, reference, metric);
         return;
     }
-    let other = candidates.first().map(|reference| {
-        format!(" (one is for other versions: {})", sought.other_stack(reference).join(", "))
-    });
-    by_roofline(known, file, &other.unwrap_or_default(), metric);
+    let other = if candidates.is_empty() { "" } else { " with these versions" };
+    by_roofline(known, file, other, metric);
 }
 
 fn grade(share: f64) -> Status {
@@ -428,9 +436,11 @@ fn by_reference(file: &References, reference: &Reference, metric: &mut Metric) {
     let samples: Vec<String> = reference.samples.iter().map(|sample| format!("{sample}")).collect();
     metric.basis = Basis::Reference;
     metric.share = Some(share);
-    metric.status = if metric.value >= low { Status::Pass } else { grade(share.min(PASS_SHARE - f64::EPSILON)) };
+    metric.status =
+        if metric.value >= low { Status::Pass } else { grade(share.min(PASS_SHARE - f64::EPSILON)) };
     let place = if metric.value > high { ", above its range" } else { "" };
-    metric.why = format!("{:.0} % of {} (range {low:.1}-{high:.1}){place}", share * 100.0, samples.join(", "));
+    metric.why =
+        format!("{:.0} % of {} (range {low:.1}-{high:.1}){place}", share * 100.0, samples.join(", "));
     let mut note = reference.note.clone();
     if reference.retired {
         note = format!("Withdrawn by its authors. {note}");
@@ -451,11 +461,16 @@ fn by_reference(file: &References, reference: &Reference, metric: &mut Metric) {
 fn by_roofline(known: &Known<'_>, file: &References, other: &str, metric: &mut Metric) {
     metric.status = Status::Unknown;
     let Some(ceiling) = &metric.ceiling else {
-        metric.why = format!("no reference for these settings{other}, and no ceiling: {}", missing(known, metric));
+        metric.why =
+            format!("no reference for these settings{other}, and no ceiling: {}", missing(known, metric));
         return;
     };
-    let Some(prior) = file.prior(&known.engine, &ceiling.link, &known.arch) else {
-        metric.why = format!("no reference for these settings{other}, and no prior of {} over {}", known.engine, ceiling.link);
+    let transport = known.settings(metric.section).transport.unwrap_or_default();
+    let Some(prior) = file.prior(&known.engine, &ceiling.link, &known.arch, &transport) else {
+        metric.why = format!(
+            "no reference for these settings{other}, and no prior of {} over {}",
+            known.engine, ceiling.link
+        );
         return;
     };
     let of = ceiling.prior_of_gb_s.unwrap_or(ceiling.logical_gb_s);

@@ -64,7 +64,9 @@ fn testing(scan: &mut Scan, line: &Line<'_>) -> bool {
         run.tests.begun += text.matches("Running with ").count() as u64;
     }
     run.tests.passed += text.matches(" passed").count() as u64;
-    if (text.contains(" failed") || text.contains(" FAILED")) && run.tests.wrong.len() < super::super::model::MARKS {
+    if (text.contains(" failed") || text.contains(" FAILED"))
+        && run.tests.wrong.len() < super::super::model::MARKS
+    {
         run.tests.wrong.push(Said { text: short(text), place });
     }
     true
@@ -74,10 +76,7 @@ fn testing(scan: &mut Scan, line: &Line<'_>) -> bool {
 /// and two older spellings.
 fn best(scan: &mut Scan, line: &Line<'_>) -> bool {
     let text = line.text.split("[tuning] Best ").nth(1).unwrap_or_default();
-    let op = match text.split([' ', ':']).next() {
-        Some(op @ ("dispatch" | "combine")) => op,
-        _ => return false,
-    };
+    let Some(op @ ("dispatch" | "combine")) = text.split([' ', ':']).next() else { return false };
     let dtype = match text.split('(').nth(1).and_then(|rest| rest.split(')').next()) {
         Some("FP8") => "fp8",
         _ => "bf16",

@@ -42,12 +42,15 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) {
         run.gpu = Some(Said { text: gpu.to_owned(), place: place.clone() });
     }
     transport(run, text);
-    if let Some(nodes) = whole(text, "--nnodes=").or_else(|| whole(text, "--nnodes ")).filter(|nodes| *nodes > 0) {
+    if let Some(nodes) =
+        whole(text, "--nnodes=").or_else(|| whole(text, "--nnodes ")).filter(|nodes| *nodes > 0)
+    {
         run.settings.nodes = run.settings.nodes.or(Some(nodes));
     }
-    if let Some(version) = word(text, "deep_ep==").or_else(|| word(text, "deep_ep ")).filter(|version| {
-        version.starts_with(|c: char| c.is_ascii_digit()) && version.contains('.')
-    }) {
+    if let Some(version) = word(text, "deep_ep==")
+        .or_else(|| word(text, "deep_ep "))
+        .filter(|version| version.starts_with(|c: char| c.is_ascii_digit()) && version.contains('.'))
+    {
         version_once(run, "deep_ep", version, &place);
     }
     if !text.contains(" ERROR:") && FAILURES.iter().any(|failure| text.contains(failure))
@@ -81,7 +84,8 @@ fn nvshmem(run: &mut Run, line: &Line<'_>, place: &Place) {
         return;
     }
     for rest in text.split("NVSHMEM v").skip(1) {
-        let end = rest.bytes().position(|byte| !(byte.is_ascii_digit() || byte == b'.')).unwrap_or(rest.len());
+        let end =
+            rest.bytes().position(|byte| !(byte.is_ascii_digit() || byte == b'.')).unwrap_or(rest.len());
         let version = rest.get(..end).unwrap_or_default().trim_end_matches('.');
         if !version.contains('.') {
             continue;
@@ -113,15 +117,21 @@ pub(super) fn gpu(text: &str) -> Option<&'static str> {
     text.match_indices("NVIDIA ").find_map(|(at, word)| {
         let rest = text.get(at + word.len()..)?;
         GPUS.iter().copied().find(|name| {
-            rest.strip_prefix(name).is_some_and(|after| !after.starts_with(|c: char| c.is_ascii_alphanumeric()))
+            rest.strip_prefix(name)
+                .is_some_and(|after| !after.starts_with(|c: char| c.is_ascii_alphanumeric()))
         })
     })
 }
 
 fn transport(run: &mut Run, text: &str) {
-    let found = if ["FI_PROVIDER=efa", "NVSHMEM_REMOTE_TRANSPORT=libfabric", "Selected provider is efa", "NVSHMEM_LIBFABRIC_PROVIDER=efa"]
-        .iter()
-        .any(|said| text.contains(said))
+    let found = if [
+        "FI_PROVIDER=efa",
+        "NVSHMEM_REMOTE_TRANSPORT=libfabric",
+        "Selected provider is efa",
+        "NVSHMEM_LIBFABRIC_PROVIDER=efa",
+    ]
+    .iter()
+    .any(|said| text.contains(said))
     {
         "efa"
     } else if text.contains("NVSHMEM_IB_ENABLE_IBGDA=1") {
@@ -169,7 +179,8 @@ fn exit_code(text: &str) -> Option<i64> {
 fn slurm_code(text: &str) -> Option<i64> {
     let mut words = text.split_whitespace().peekable();
     while let Some(state) = words.next() {
-        if !matches!(state, "COMPLETED" | "FAILED" | "NODE_FAIL" | "OUT_OF_MEMORY" | "TIMEOUT" | "CANCELLED") {
+        if !matches!(state, "COMPLETED" | "FAILED" | "NODE_FAIL" | "OUT_OF_MEMORY" | "TIMEOUT" | "CANCELLED")
+        {
             continue;
         }
         // Further columns may lie between.
@@ -183,7 +194,6 @@ fn slurm_code(text: &str) -> Option<i64> {
     }
     None
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -59,10 +59,10 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
         scan.open(Kind::Guide, line).ended = Some(place);
         return true;
     }
-    figures(scan, line, place)
+    figures(scan, line, &place)
 }
 
-fn figures(scan: &mut Scan, line: &Line<'_>, place: Place) -> bool {
+fn figures(scan: &mut Scan, line: &Line<'_>, place: &Place) -> bool {
     let text = line.text;
     let Some(from) = text.find("dispatch=").and_then(|at| text.get(at..)) else { return false };
     let (Some(dispatch), Some(combine), Some(total)) =

@@ -8,9 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::lines::short;
-use super::super::model::{
-    Counts, Figure, KEPT, Kind, Mark, Place, Run, Said, Section, Settings, Training,
-};
+use super::super::model::{Counts, Figure, KEPT, Kind, Mark, Place, Run, Said, Section, Settings, Training};
 use super::generic;
 
 /// The runs of a document; none: it is no JSON.
@@ -19,15 +17,17 @@ pub(super) fn read(file: &str, bytes: &[u8]) -> Option<Vec<Run>> {
     let place = Place { file: file.to_owned(), line: 0 };
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or_default();
     let run = if schema.starts_with("expertrail.result/") {
-        result(&value, schema, place)
+        result(&value, schema, &place)
     } else if !schema.is_empty() {
         let mut run = Run { place, ..Run::default() };
-        run.note(format!("a document of schema {schema}: expertrail.result/1 is wanted (a verdict goes to --baseline)"));
+        run.note(format!(
+            "a document of schema {schema}: expertrail.result/1 is wanted (a verdict goes to --baseline)"
+        ));
         run
     } else if value.get("results").is_some_and(Value::is_array) {
-        alltoall(&value, place)
+        alltoall(&value, &place)
     } else if value.get("total_steps").is_some() || value.get("avg_iter_time_seconds").is_some() {
-        summary(&value, place)
+        summary(&value, &place)
     } else {
         let mut run = Run { place, ..Run::default() };
         run.note("JSON of no form that is known".to_owned());
@@ -108,7 +108,8 @@ struct Push {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Op {
-    op: String,
+    #[serde(rename = "op")]
+    name: String,
     dtype: String,
     span: String,
     time_us: Times,
@@ -142,11 +143,13 @@ struct Verdict {
     reasons: Vec<String>,
 }
 
-fn result(value: &Value, schema: &str, place: Place) -> Run {
+fn result(value: &Value, schema: &str, place: &Place) -> Run {
     let mut run = Run { kind: Kind::Expertrail, place: place.clone(), ..Run::default() };
     if schema != "expertrail.result/1" {
         run.kind = Kind::Unknown;
-        run.note(format!("{schema}: this program reads expertrail.result/1; use the newer expertrail that wrote it"));
+        run.note(format!(
+            "{schema}: this program reads expertrail.result/1; use the newer expertrail that wrote it"
+        ));
         return run;
     }
     let file: ResultFile = match serde_json::from_value(value.clone()) {
@@ -169,7 +172,8 @@ fn result(value: &Value, schema: &str, place: Place) -> Run {
         with_replacement: file.settings.routing.contains("with-replacement"),
         ..Settings::default()
     };
-    run.gpu = file.backend.details.values().find_map(|text| generic::gpu(text)).map(|gpu| said(gpu.to_owned()));
+    run.gpu =
+        file.backend.details.values().find_map(|text| generic::gpu(text)).map(|gpu| said(gpu.to_owned()));
     run.versions = file.versions.iter().map(|(name, text)| (name.clone(), said(text.clone()))).collect();
     run.origins = file.hosts.iter().map(|host| host.name.clone()).collect();
     run.tests.verified = (file.verification.mode != "off" && !file.verification.mode.is_empty())
@@ -193,8 +197,11 @@ fn result(value: &Value, schema: &str, place: Place) -> Run {
         run.note("the inputs fit the last-level cache: the times flatter the memory".to_owned());
     }
     let host = file.backend.name == "host";
-    let section =
-        if file.topology.nodes.is_some_and(|nodes| nodes > 1) { Section::Internode } else { Section::Intranode };
+    let section = if file.topology.nodes.is_some_and(|nodes| nodes > 1) {
+        Section::Internode
+    } else {
+        Section::Intranode
+    };
     run.sections.insert(section, place.clone());
     let ceiling = if host {
         file.ceiling.map(|copies| copies.memcpy_gbps.max(copies.non_temporal_gbps))
@@ -206,7 +213,7 @@ fn result(value: &Value, schema: &str, place: Place) -> Run {
     let ceiling = ceiling.filter(|ceiling| *ceiling > 0.0);
     let pushes = file.link_ceiling.map(|links| links.push).unwrap_or_default();
     for op in file.ops.iter().take(KEPT) {
-        let name = op.op.replace('_', "-");
+        let name = op.name.replace('_', "-");
         if file.topology.ranks.is_some_and(|ranks| ranks != op.per_rank.len() as u64) {
             run.mark(Mark {
                 section: Some(section),
@@ -248,7 +255,10 @@ fn result(value: &Value, schema: &str, place: Place) -> Run {
             sms: op.sms,
             details,
             measured_ceiling: ceiling,
-            measured_push: op.sms.and_then(|sms| pushes.iter().find(|push| push.sms == sms)).map(|push| push.gbps),
+            measured_push: op
+                .sms
+                .and_then(|sms| pushes.iter().find(|push| push.sms == sms))
+                .map(|push| push.gbps),
             place: place.clone(),
             ..Figure::default()
         });
@@ -261,7 +271,8 @@ fn result(value: &Value, schema: &str, place: Place) -> Run {
 #[serde(default)]
 struct Nccl {
     args: Value,
-    nccl_version: Value,
+    #[serde(rename = "nccl_version")]
+    version: Value,
     devices: Vec<Device>,
     results: Vec<NcclRow>,
     out_of_bounds: Checked,
@@ -273,7 +284,8 @@ struct Nccl {
 struct Device {
     rank: Option<u64>,
     hostname: String,
-    device_info: String,
+    #[serde(rename = "device_info")]
+    info: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -307,7 +319,7 @@ fn plain(value: &Value) -> Option<f64> {
     }
 }
 
-fn alltoall(value: &Value, place: Place) -> Run {
+fn alltoall(value: &Value, place: &Place) -> Run {
     let mut run = Run { kind: Kind::Alltoall, place: place.clone(), ..Run::default() };
     let nccl: Nccl = match serde_json::from_value(value.clone()) {
         Ok(nccl) => nccl,
@@ -324,26 +336,27 @@ fn alltoall(value: &Value, place: Place) -> Run {
             run.versions.insert("collective".to_owned(), said(name.to_owned()));
         }
     }
-    if let Some(version) = nccl.nccl_version.as_str() {
+    if let Some(version) = nccl.version.as_str() {
         run.versions.insert("nccl".to_owned(), said(short(version)));
     }
-    run.origins = nccl.devices.iter().map(|device| device.hostname.clone()).filter(|name| !name.is_empty()).collect();
-    run.gpu = nccl
-        .devices
-        .iter()
-        .find_map(|device| generic::gpu(&device.device_info))
-        .map(|gpu| said(gpu.to_owned()));
+    run.origins =
+        nccl.devices.iter().map(|device| device.hostname.clone()).filter(|name| !name.is_empty()).collect();
+    run.gpu =
+        nccl.devices.iter().find_map(|device| generic::gpu(&device.info)).map(|gpu| said(gpu.to_owned()));
     run.settings.nodes = (!run.origins.is_empty()).then_some(run.origins.len() as u64);
-    run.settings.ranks = nccl.devices.iter().filter_map(|device| device.rank).max().map(|rank| rank.saturating_add(1));
+    run.settings.ranks =
+        nccl.devices.iter().filter_map(|device| device.rank).max().map(|rank| rank.saturating_add(1));
     let no = |checked: &Checked| checked.okay == Value::Bool(false) || checked.okay.as_str() == Some("false");
-    for (checked, what) in
-        [(&nccl.out_of_bounds, "values out of bounds"), (&nccl.average_bus_bandwidth, "average bus bandwidth not okay")]
-    {
+    for (checked, what) in [
+        (&nccl.out_of_bounds, "values out of bounds"),
+        (&nccl.average_bus_bandwidth, "average bus bandwidth not okay"),
+    ] {
         if no(checked) {
             run.tests.wrong.push(said(what.to_owned()));
         }
     }
-    let yes = nccl.out_of_bounds.okay == Value::Bool(true) || nccl.out_of_bounds.okay.as_str() == Some("true");
+    let yes =
+        nccl.out_of_bounds.okay == Value::Bool(true) || nccl.out_of_bounds.okay.as_str() == Some("true");
     if yes {
         run.tests.verified = Some(nccl.results.len() as u64);
     }
@@ -351,7 +364,10 @@ fn alltoall(value: &Value, place: Place) -> Run {
         run.ended = Some(place.clone());
     }
     for row in nccl.results.iter().take(KEPT) {
-        if [&row.out_of_place, &row.in_place].iter().any(|half| plain(&half.nwrong).is_some_and(|wrong| wrong > 0.0)) {
+        if [&row.out_of_place, &row.in_place]
+            .iter()
+            .any(|half| plain(&half.nwrong).is_some_and(|wrong| wrong > 0.0))
+        {
             run.tests.wrong.push(said(format!("wrong values at size {}", row.size)));
         }
         let Some(value) = plain(&row.out_of_place.bus_bw) else { continue };
@@ -361,7 +377,11 @@ fn alltoall(value: &Value, place: Place) -> Run {
             counts: Counts::Bus,
             value,
             time_us: plain(&row.out_of_place.time),
-            details: [("size".to_owned(), plain(&row.size).map_or_else(String::new, |size| format!("{size:.0}")))].into(),
+            details: [(
+                "size".to_owned(),
+                plain(&row.size).map_or_else(String::new, |size| format!("{size:.0}")),
+            )]
+            .into(),
             place: place.clone(),
             ..Figure::default()
         });
@@ -382,7 +402,7 @@ struct TrainingSummary {
     world_size: Option<u64>,
 }
 
-fn summary(value: &Value, place: Place) -> Run {
+fn summary(value: &Value, place: &Place) -> Run {
     let mut run = Run { kind: Kind::Summary, place: place.clone(), ..Run::default() };
     match serde_json::from_value::<TrainingSummary>(value.clone()) {
         Ok(read) => {
@@ -399,7 +419,7 @@ fn summary(value: &Value, place: Place) -> Run {
                 summarised: true,
                 summary_steps: read.total_steps,
                 summary_file: Some(place.clone()),
-                place,
+                place: place.clone(),
                 ..Training::default()
             });
         }

@@ -135,7 +135,8 @@ impl Scan {
     }
 
     fn finish(self) -> Vec<Run> {
-        let mut runs: Vec<Run> = self.runs.into_iter().filter(|run| !run.is_empty() || !run.notes.is_empty()).collect();
+        let mut runs: Vec<Run> =
+            self.runs.into_iter().filter(|run| !run.is_empty() || !run.notes.is_empty()).collect();
         if runs.is_empty() {
             runs.push(Run::new(Kind::Unknown, &self.file, 0));
         }

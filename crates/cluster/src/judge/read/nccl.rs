@@ -58,15 +58,21 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
 
 /// The collective that a line names: a command line or the line at the end.
 fn named(text: &str) -> Option<&'static str> {
-    ["alltoall", "all_reduce", "all_gather", "reduce_scatter", "sendrecv", "broadcast"].into_iter().find(|name| {
-        text.find(name).and_then(|at| text.get(at + name.len()..)).is_some_and(|rest| rest.starts_with("_perf"))
-    })
+    ["alltoall", "all_reduce", "all_gather", "reduce_scatter", "sendrecv", "broadcast"].into_iter().find(
+        |name| {
+            text.find(name)
+                .and_then(|at| text.get(at + name.len()..))
+                .is_some_and(|rest| rest.starts_with("_perf"))
+        },
+    )
 }
 
 /// `size count type redop root time algbw busbw #wrong` and the same in place.
 fn row(scan: &mut Scan, line: &Line<'_>) -> bool {
     let words: Vec<&str> = line.text.split_whitespace().collect();
-    let [size, count, dtype, _redop, root, time, alg, bus, wrong, ..] = words.as_slice() else { return false };
+    let [size, count, dtype, _redop, root, time, alg, bus, wrong, ..] = words.as_slice() else {
+        return false;
+    };
     let (Ok(size), Ok(_), Ok(_), Ok(time), Ok(_), Ok(bus)) = (
         size.parse::<u64>(),
         count.parse::<u64>(),
@@ -83,10 +89,9 @@ fn row(scan: &mut Scan, line: &Line<'_>) -> bool {
     let place = scan.place(line);
     let run = scan.open(Kind::Alltoall, line);
     let in_place = words.get(12).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0);
-    if wrong.parse::<f64>().is_ok_and(|wrong| wrong > 0.0) || in_place > 0.0 {
-        if run.tests.wrong.len() < MARKS {
-            run.tests.wrong.push(Said { text: short(line.text), place: place.clone() });
-        }
+    let bad = wrong.parse::<f64>().is_ok_and(|wrong| wrong > 0.0) || in_place > 0.0;
+    if bad && run.tests.wrong.len() < MARKS {
+        run.tests.wrong.push(Said { text: short(line.text), place: place.clone() });
     }
     let details = [("size".to_owned(), size.to_string())].into();
     run.figure(Figure {

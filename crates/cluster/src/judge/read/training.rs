@@ -1,7 +1,7 @@
-//! Logs of training benchmarks: NeMo Automodel's recipe, Megatron's and NeMo's iteration lines.
+//! Logs of training benchmarks: the iteration lines of `NeMo` Automodel's recipe, Megatron and `NeMo`.
 
 use super::super::lines::{before, number, whole, word};
-use super::super::model::{KEPT, Kind, Said, Training};
+use super::super::model::{Kind, Said, Training};
 use super::{Line, Scan};
 
 pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
@@ -79,7 +79,9 @@ fn iteration(scan: &mut Scan, line: &Line<'_>) -> bool {
 }
 
 fn keep(set: &mut std::collections::BTreeSet<u64>, index: u64) {
-    if set.len() < KEPT {
+    /// Iterations that are kept apart.
+    const MOST: usize = 1 << 20;
+    if set.len() < MOST {
         set.insert(index);
     }
 }
