@@ -174,6 +174,32 @@ fn wrong_pinning() {
 }
 
 #[test]
+fn pasted_lines_alone() {
+    // One line of the guide's output: neither GPU nor nodes, and single-digit.
+    let report = of_text("  dispatch=6.3 GB/s, combine=6.0 GB/s, total=6.1 GB/s\n");
+    assert_eq!(found(&report, "J013")[0].1, Some("hca-list-wrong-device"));
+    assert_eq!(judge::patterns(&report).len(), 1);
+    // 26.3 and what NVSHMEM says; 38.1 of a rank in low-latency mode with two planes (19 of 100 on the wire).
+    let nvshmem = "NVSHMEM INFO NVSHMEM_ENABLE_NIC_PE_MAPPING = 0, device 0 setting dev_id = 0\n";
+    let best = "[tuning] Best dispatch (BF16): SMs 24, NVL chunk 20, RDMA chunk 32: 26.30 GB/s (RDMA), 85.80 GB/s (NVL)\n";
+    assert_eq!(
+        found(&of_text(&format!("{nvshmem}{nvshmem}{best}")), "J014")[0].1,
+        Some("nic-shared-by-two-gpus")
+    );
+    let rank = "[rank 0] Dispatch bandwidth: 38.10 GB/s, avg_t=199.10 us | Combine bandwidth: 41.00 GB/s, avg_t=358.00 us\n";
+    let planes = format!("NVIDIA B300\nNVSHMEM_IBGDA_ENABLE_MULTI_PORT=1\n{rank}");
+    assert_eq!(found(&of_text(&planes), "J014")[0].1, Some("multi-plane-unused"));
+    // Without it a rank alone may be anything.
+    let report = of_text(&format!("NVIDIA B300\n{rank}"));
+    assert!(judge::patterns(&report).is_empty());
+    outcome(&report, Outcome::NotRun, 3);
+    // The guide's samples name no cause, nor does a whole run.
+    for name in ["guide/sample-b200.log", "guide/sample-h200.log", "guide/h200-inter-error.log"] {
+        assert!(judge::patterns(&file(name)).is_empty(), "{name}");
+    }
+}
+
+#[test]
 fn half_of_the_nics() {
     let report = file("guide/h200-half-nic.log");
     outcome(&report, Outcome::Fail, 1);

@@ -83,7 +83,12 @@ pub(super) fn of(figure: &Figure, settings: &Settings, links: Links) -> Option<C
             prior_of_gb_s: figure.measured_push.map(|push| push.min(measured)),
         });
     }
-    let nodes = settings.node_count().unwrap_or(1);
+    let inside = matches!(figure.counts, Counts::OtherRanks | Counts::Ranks);
+    let nodes = match settings.node_count() {
+        Some(nodes) => nodes,
+        None if inside => 1,
+        None => return None,
+    };
     if nodes <= 1 {
         return one_node(figure, settings, links.scale_up?);
     }

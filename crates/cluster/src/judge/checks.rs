@@ -251,7 +251,12 @@ fn present(known: &Known<'_>) -> Vec<Finding> {
             )
         }
         Kind::LowLatency | Kind::V2 => {
-            let Some(ranks) = known.settings(Section::LowLatency).rank_count() else { return Vec::new() };
+            let Some(ranks) = known.settings(Section::LowLatency).rank_count() else {
+                return missing(
+                    "ranks".to_owned(),
+                    "how many ranks there were is not known (--nodes and --ranks-per-node say it)".to_owned(),
+                );
+            };
             let mut all = Vec::new();
             let mut told: Vec<Vec<u64>> = Vec::new();
             let groups: BTreeSet<(&str, &str)> =

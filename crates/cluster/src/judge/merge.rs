@@ -126,6 +126,7 @@ fn absorb(run: &mut Run, part: &Run) {
     fill(&mut run.hca_offset, part.hca_offset.as_ref());
     fill(&mut run.internode_support, part.internode_support.as_ref());
     fill(&mut run.internode_missing, part.internode_missing.as_ref());
+    fill(&mut run.planes, part.planes.as_ref());
     fill(&mut run.ended, part.ended.as_ref());
     fill(&mut run.layout, part.layout.as_ref());
     fill(&mut run.own_verdict, part.own_verdict.as_ref());

@@ -97,12 +97,16 @@ pub fn judge(parts: &[Run], options: &Options) -> Report {
     report::made(&known, metrics, findings, options.strict)
 }
 
-/// Causes that the verdict names, worst first: cause id, what was seen, and where (`file:line`).
+/// Findings that name a cause; the others say that something is low, missing or not confirmed.
+const PATTERNS: [&str; 4] = ["J008", "J012", "J013", "J014"];
+
+/// Causes that patterns of figures name, worst first: cause id, what was seen, and where (`file:line`).
 pub fn patterns(report: &Report) -> Vec<(String, String, String)> {
     report
         .findings
         .iter()
-        .filter(|finding| matches!(finding.status, Status::Fail | Status::Warn | Status::Unknown))
+        .filter(|finding| PATTERNS.contains(&finding.id.as_str()))
+        .filter(|finding| matches!(finding.status, Status::Fail | Status::Warn))
         .filter_map(|finding| {
             let place = finding.evidence.first().map(|evidence| evidence.source.clone()).unwrap_or_default();
             Some((finding.cause.clone()?, finding.observed.clone(), place))

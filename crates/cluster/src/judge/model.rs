@@ -367,6 +367,8 @@ pub struct Run {
     pub exits: Vec<Exit>,
     /// NVSHMEM's choices of NICs.
     pub nics: Vec<NicChoice>,
+    /// NVSHMEM was told to use several ports of a NIC (`NVSHMEM_IBGDA_ENABLE_MULTI_PORT=1`).
+    pub planes: Option<Said>,
     /// Correctness.
     pub tests: Tests,
     /// Evidence that the build can talk between nodes (NVSHMEM is linked or was seen to start).

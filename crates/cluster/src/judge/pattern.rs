@@ -102,9 +102,14 @@ fn one_device(nics: &[NicChoice]) -> Option<&NicChoice> {
 }
 
 fn nics(known: &Known<'_>, metrics: &[Metric]) -> Option<Finding> {
+    let chosen = one_device(&known.run.nics);
     let settings = known.settings(Section::Internode);
-    let nodes = usize::try_from(settings.node_count()?).ok().filter(|nodes| *nodes > 1)?;
-    let nic = known.links.scale_out?;
+    // The guide is about two nodes and more with 400 Gb/s a GPU; what NVSHMEM says of its devices is of several nodes, too. With
+    // more nodes more of the figure is on the wire, so that two are the careful guess.
+    let told = known.run.kind == Kind::Guide || chosen.is_some() || known.run.planes.is_some();
+    let nodes = settings.node_count().or(told.then_some(2));
+    let nodes = usize::try_from(nodes?).ok().filter(|nodes| *nodes > 1)?;
+    let nic = known.links.scale_out.or(told.then_some(50.0))?;
     let worst = metrics
         .iter()
         .filter(|metric| {
@@ -112,10 +117,12 @@ fn nics(known: &Known<'_>, metrics: &[Metric]) -> Option<Finding> {
                 && matches!(metric.op.as_str(), "dispatch" | "combine")
                 && !matches!(metric.status, Status::Pass | Status::NotApplicable)
         })
-        .filter_map(|metric| Some((metric, metric.wire_gb_s?)))
+        .map(|metric| {
+            let share = (nodes as f64 - 1.0) / nodes as f64;
+            (metric, metric.wire_gb_s.unwrap_or(metric.value * share))
+        })
         .min_by(|(_, a), (_, b)| a.total_cmp(b));
     let (metric, wire) = worst?;
-    let chosen = one_device(&known.run.nics);
     let offset = known
         .run
         .hca_offset
@@ -154,11 +161,16 @@ fn nics(known: &Known<'_>, metrics: &[Metric]) -> Option<Finding> {
                 ),
         );
     }
-    let half = share(known, metric).is_some_and(|share| HALF.contains(&share));
+    let of_nic = || {
+        let transport = settings.transport.clone().unwrap_or_default();
+        let prior = references().prior(&known.engine, "scale-out", &known.arch, &transport)?;
+        Some(wire / (nic * prior.low))
+    };
+    let half = share(known, metric).or_else(of_nic).is_some_and(|share| HALF.contains(&share));
     if !half {
         return None;
     }
-    let planes = matches!(known.arch.as_str(), "sm103") && known.run.kind != Kind::V2;
+    let planes = (known.arch == "sm103" || known.run.planes.is_some()) && known.run.kind != Kind::V2;
     let (id, text) = match chosen {
         Some(nic) if nic.mapping => (
             "pe-mapping-with-uid-bootstrap",

@@ -179,8 +179,10 @@ impl<'a> Known<'a> {
         if let (Kind::LowLatency, None, None, Some(per)) =
             (self.run.kind, settings.ranks, settings.nodes, settings.ranks_per_node.filter(|per| *per > 0))
         {
+            // Fewer than a node's ranks: what is there may be a part of anything.
             let most = self.run.figures.iter().filter_map(|figure| figure.rank).max();
-            settings.nodes = most.map(|most| (u64::from(most) + 1).div_ceil(per));
+            let ranks = most.map_or(0, |most| u64::from(most) + 1);
+            settings.nodes = (ranks >= per).then(|| ranks.div_ceil(per));
         }
         if self.run.kind == Kind::Internode && settings.nodes.is_none() {
             let seen = merge::nodes_of(self.run) as u64;

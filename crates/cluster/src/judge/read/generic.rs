@@ -59,6 +59,11 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) {
         let rank = whole(text, "[rank ").and_then(|rank| u32::try_from(rank).ok()).or(line.origin.task);
         run.mark(Mark { section: None, rank, text: short(text), place: place.clone() });
     }
+    if text.contains("NVSHMEM_IBGDA_ENABLE_MULTI_PORT=1")
+        || text.contains("NVSHMEM_IBGDA_ENABLE_MULTI_PORT = 1")
+    {
+        run.planes.get_or_insert_with(|| Said { text: short(text), place: place.clone() });
+    }
     exits(run, text, &place);
     if text.contains("NVSHMEM_ENABLE_NIC_PE_MAPPING =")
         && let (Some(mapping), Some(device)) =
@@ -114,6 +119,12 @@ fn nvshmem(run: &mut Run, line: &Line<'_>, place: &Place) {
 
 /// The GPU that a line names: `NVIDIA H100 80GB HBM3`.
 pub(super) fn gpu(text: &str) -> Option<&'static str> {
+    // The guide's images are of one GPU each.
+    for (image, gpu) in [("deepep-tests:b200-", "B200"), ("deepep-tests:h200-", "H200")] {
+        if text.contains(image) {
+            return Some(gpu);
+        }
+    }
     text.match_indices("NVIDIA ").find_map(|(at, word)| {
         let rest = text.get(at + word.len()..)?;
         GPUS.iter().copied().find(|name| {
