@@ -1,8 +1,8 @@
 //! Figures against those of other runs: run to run, and now against before.
 
 use super::causes::{GONE, SLOWER, VARY};
-use super::checks::median;
 use super::evidence::{At, finding};
+use super::peers::median;
 use super::weigh::{FAIL_SHARE, Known, Metric, PASS_SHARE};
 use super::{Report, references};
 use crate::finding::{Finding, Status};

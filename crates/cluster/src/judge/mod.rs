@@ -18,6 +18,7 @@ mod lines;
 mod merge;
 mod model;
 mod pattern;
+mod peers;
 mod read;
 mod refs;
 mod report;
@@ -85,7 +86,7 @@ pub fn judge(parts: &[Run], options: &Options) -> Report {
         let own = weigh::metrics(known);
         findings.extend(checks::figures(known, &own));
         findings.extend(checks::run(known));
-        findings.extend(checks::symmetry(&own));
+        findings.extend(peers::symmetry(&own));
         findings.extend(pattern::findings(known, &own));
         metrics.extend(own);
     }
