@@ -539,6 +539,15 @@ fn alltoall() {
     assert_eq!((report.metrics[0].value, report.metrics[0].place.line), (178.8, 0));
     // Another collective's bus bandwidth is something else.
     outcome(&file("nccl/all-reduce.log"), Outcome::Inconclusive, 3);
+    // Both in one log: each table has its own name, said before it, or after it only.
+    let (reduce, alltoall) = (text("nccl/all-reduce.log"), text("nccl/alltoall-h100-32.log"));
+    let quiet = |log: &str| log.replace("Collective test starting", "x").replacen("_perf", "", 1);
+    for log in [format!("{reduce}{alltoall}"), format!("{}{}", quiet(&reduce), quiet(&alltoall))] {
+        let report = of_text(&log);
+        let ops: Vec<(&str, Status)> =
+            report.metrics.iter().map(|metric| (metric.op.as_str(), metric.status)).collect();
+        assert_eq!(ops, [("all_reduce", Status::Unknown), ("alltoall", Status::Pass)]);
+    }
     let report = file("nccl/wrong-values.log");
     outcome(&report, Outcome::Fail, 1);
     assert_eq!(found(&report, "J011")[0].1, Some("data-wrong"));
@@ -596,6 +605,13 @@ fn what_a_result_says_of_itself() {
         3,
     );
     outcome(&with(&|document| document["ops"] = serde_json::json!([])), Outcome::NotRun, 3);
+    // Over two nodes the ceiling inside one is none.
+    let two = with(&|document| {
+        document["topology"]["nodes"] = 2.into();
+        document["topology"]["ranks_per_node"] = 1.into();
+    });
+    assert!(two.metrics.iter().all(|metric| metric.ceiling.is_none() && metric.basis == Basis::None));
+    outcome(&two, Outcome::Inconclusive, 3);
     outcome(&with(&|document| document["schema"] = "expertrail.result/2".into()), Outcome::NotRun, 3);
     outcome(&with(&|document| document["ops"] = 3.into()), Outcome::NotRun, 3);
 }
@@ -703,6 +719,8 @@ fn criteria_of_acceptance() {
         Outcome::Fail,
         1,
     );
+    // The file alone is no run.
+    outcome(&file("training/treatment/summary.json"), Outcome::Inconclusive, 3);
     // Nothing to accept.
     outcome(&with("", "", sixteen()), Outcome::NotRun, 3);
 }

@@ -30,6 +30,17 @@ pub(super) fn findings(known: &[Known<'_>], accept: Option<&Accept>) -> Vec<Find
             training += 1;
             all.push(iterations(known, run, accept));
         }
+        if known.run.kind == Kind::Summary {
+            let says = known.run.training.as_ref().and_then(|training| training.steps);
+            let says = says.map_or("no number of".to_owned(), |steps| steps.to_string());
+            all.push(
+                finding("J017")
+                    .about(subject(known))
+                    .outcome(Status::Unknown, &STOPPED)
+                    .saw(format!("a summary of {says} steps, and not the log of its run"), "the log")
+                    .line(&known.run.place),
+            );
+        }
         if let Some(accept) = accept
             && matches!(known.run.kind, Kind::Training | Kind::Fragment | Kind::Summary)
         {

@@ -113,8 +113,8 @@ pub(super) fn of(figure: &Figure, settings: &Settings, links: Links) -> Option<C
             Some(bound_of(bound.value, bound.binds, (up, out), "a copy for each expert, over NIC and NVLink"))
         }
         Counts::Nodes => Some(two_hop(settings, links, out)),
-        Counts::Wire => Some(made(out, out, "scale-out", "NIC")),
-        Counts::Time => None,
+        // Bytes to ranks of the own node and of others are one figure there.
+        Counts::Wire | Counts::Time => None,
     }
 }
 

@@ -8,8 +8,9 @@ use super::weigh::{Basis, Metric, Used};
 use crate::finding::{Finding, Status};
 use crate::render::{self, one_line};
 
-/// Figures of a run that are listed; JSON has all.
+/// Figures of a run that are listed; of those that do not pass, more. JSON has all.
 const LISTED: usize = 40;
+const MOST: usize = 200;
 
 pub(super) fn report(report: &Report) -> String {
     let mut out = String::new();
@@ -100,7 +101,13 @@ fn figures(out: &mut String, metrics: &[&Metric]) {
         "          {:<widest$}  printed  logical     wire  ceiling  of it  held against",
         "GB/s"
     );
-    for metric in metrics.iter().take(LISTED) {
+    let passes = |metric: &Metric| matches!(metric.status, Status::Pass | Status::NotApplicable);
+    let mut shown = 0;
+    for (index, metric) in metrics.iter().enumerate() {
+        if index >= LISTED && (passes(metric) || shown >= MOST) {
+            continue;
+        }
+        shown += 1;
         let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
         let ceiling = metric.ceiling.as_ref().map(|ceiling| ceiling.logical_gb_s);
         let fraction = metric.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.2}"));
@@ -131,8 +138,8 @@ fn figures(out: &mut String, metrics: &[&Metric]) {
             one_line(&format!("{against}{spread}{place}")),
         );
     }
-    if metrics.len() > LISTED {
-        let _ = writeln!(out, "  and {} more (--json has all)", metrics.len() - LISTED);
+    if metrics.len() > shown {
+        let _ = writeln!(out, "  and {} more (--json has all)", metrics.len() - shown);
     }
 }
 

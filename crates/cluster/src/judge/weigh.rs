@@ -142,7 +142,9 @@ impl<'a> Known<'a> {
         let gpu = said.or_else(|| options.gpu.clone()).unwrap_or_default().to_uppercase();
         let machine = references().machine(&gpu);
         let engine = match &options.engine {
-            Some(engine) if run.kind != Kind::Expertrail && run.kind != Kind::Alltoall => engine.clone(),
+            Some(engine) if !matches!(run.kind, Kind::Expertrail | Kind::Alltoall | Kind::Guide) => {
+                engine.clone()
+            }
             _ => run.kind.engine().to_owned(),
         };
         Self {
@@ -506,6 +508,9 @@ fn missing(known: &Known<'_>, metric: &Metric) -> String {
     }
     if settings.ranks_per_node.is_none() {
         lacks.push("the ranks of a node are not known (--ranks-per-node)");
+    }
+    if lacks.is_empty() && metric.counts == Counts::Wire && settings.node_count() > Some(1) {
+        lacks.push("a result over several nodes counts what crosses NVLink and NICs as one");
     }
     if lacks.is_empty() {
         lacks.push("nothing crosses a link");

@@ -210,7 +210,8 @@ fn result(value: &Value, schema: &str, place: &Place) -> Run {
             .as_ref()
             .map(|links| links.push.iter().map(|push| push.gbps).fold(links.copy_engine_gbps, f64::max))
     };
-    let ceiling = ceiling.filter(|ceiling| *ceiling > 0.0);
+    // Measured inside one node: what crosses NICs has another.
+    let ceiling = ceiling.filter(|ceiling| *ceiling > 0.0 && section == Section::Intranode);
     let pushes = file.link_ceiling.map(|links| links.push).unwrap_or_default();
     for op in file.ops.iter().take(KEPT) {
         let name = op.name.replace('_', "-");

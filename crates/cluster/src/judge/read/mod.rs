@@ -10,10 +10,10 @@ mod training;
 use std::io::{BufRead, Read};
 
 use super::lines::{self, Origin};
-use super::model::{Kind, Place, Run};
+use super::model::{Kind, Place, Run, Said};
 
 /// Bytes of a JSON document that are read; a longer one is read as text.
-const JSON_LIMIT: u64 = 64 << 20;
+const JSON_LIMIT: u64 = 32 << 20;
 
 /// Reads `input`, which is called `name` in what is said about it. Logs are read line by line, in bounded memory.
 ///
@@ -58,6 +58,8 @@ pub(super) struct Scan {
     now: usize,
     /// Type of V2's dispatch in the case that runs.
     v2_dtype: String,
+    /// The collective that was named since the last table.
+    collective: Option<Said>,
 }
 
 impl Scan {
@@ -67,6 +69,7 @@ impl Scan {
             runs: vec![Run::new(Kind::Fragment, file, 1)],
             now: 0,
             v2_dtype: String::new(),
+            collective: None,
         }
     }
 

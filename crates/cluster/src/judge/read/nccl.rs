@@ -9,13 +9,21 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
     let place = scan.place(line);
     if let Some(name) = named(text) {
         let said = Said { text: name.to_owned(), place: place.clone() };
-        scan.current().versions.entry("collective".to_owned()).or_insert(said);
+        if text.contains("concluded") {
+            scan.collective = None;
+            scan.open(Kind::Alltoall, line).versions.insert("collective".to_owned(), said);
+        } else {
+            scan.collective = Some(said);
+        }
     }
     let Some(comment) = text.strip_prefix('#') else { return row(scan, line) };
     let comment = comment.trim_start();
     if comment.starts_with("nThread ") && comment.contains("minBytes ") {
         let again = scan.current().kind == Kind::Alltoall && !scan.current().figures.is_empty();
         let run = if again { scan.another(Kind::Alltoall, line) } else { scan.open(Kind::Alltoall, line) };
+        if again {
+            run.versions.remove("collective");
+        }
         if whole(comment, "validation: ") == Some(0) {
             run.tests.unverified = Some(Said { text: short(comment), place });
         }
@@ -87,11 +95,15 @@ fn row(scan: &mut Scan, line: &Line<'_>) -> bool {
         return false;
     }
     let place = scan.place(line);
+    let collective = scan.collective.take();
     let run = scan.open(Kind::Alltoall, line);
     let in_place = words.get(12).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0);
     let bad = wrong.parse::<f64>().is_ok_and(|wrong| wrong > 0.0) || in_place > 0.0;
     if bad && run.tests.wrong.len() < MARKS {
         run.tests.wrong.push(Said { text: short(line.text), place: place.clone() });
+    }
+    if let Some(named) = collective {
+        run.versions.insert("collective".to_owned(), named);
     }
     let details = [("size".to_owned(), size.to_string())].into();
     run.figure(Figure {
