@@ -582,6 +582,38 @@ fn own_results() {
     assert!(found(&cpu, "J002")[0].2.contains("yardstick"));
 }
 
+/// The references that are our own are what the result files say.
+#[test]
+fn own_references_are_those_of_the_files() {
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut checked = 0;
+    for reference in
+        judge::references().references.iter().filter(|reference| reference.engine == "expertrail")
+    {
+        let list = reference.source.strip_prefix("results/h200-x2/").unwrap().split(" (").next().unwrap();
+        let mut found: Vec<f64> = Vec::new();
+        for name in list.split(", ") {
+            let path = results.join("results/h200-x2").join(name);
+            let document: serde_json::Value =
+                serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+            let wanted = |key: &str| reference.settings.get(key).cloned().unwrap_or_default();
+            for op in document["ops"].as_array().unwrap() {
+                if op["op"].as_str().unwrap().replace('_', "-") == reference.op
+                    && op["dtype"] == reference.dtype.as_str()
+                    && (&op["span"], &op["sms"], &op["input"])
+                        == (&wanted("span"), &wanted("sms"), &wanted("rows_in"))
+                {
+                    found.push((op["wire_gbps"].as_f64().unwrap() * 10.0).round() / 10.0);
+                }
+            }
+            assert_eq!(document["settings"]["tokens"], wanted("tokens"), "{}", reference.id);
+        }
+        assert_eq!(found, reference.samples, "{}", reference.id);
+        checked += 1;
+    }
+    assert!(checked > 50, "{checked}");
+}
+
 #[test]
 fn what_a_result_says_of_itself() {
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/h200-x2/bench-deepseek-v3.json");

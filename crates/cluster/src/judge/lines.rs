@@ -1,5 +1,6 @@
 //! Lines of logs: bounded, any bytes, and without what launchers put before them.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, ErrorKind};
 
 /// Bytes of a line that are looked at; the rest is skipped.
@@ -22,7 +23,7 @@ pub(super) fn each(mut input: impl BufRead, mut line: impl FnMut(u64, &str)) -> 
     let (mut number, mut held, mut any) = (1_u64, Vec::new(), false);
     let mut give = |number: u64, held: &mut Vec<u8>| {
         if !held.is_empty() {
-            line(number, &plain(&String::from_utf8_lossy(held)));
+            line(number, &plain(String::from_utf8_lossy(held)));
             held.clear();
         }
     };
@@ -58,7 +59,11 @@ pub(super) fn each(mut input: impl BufRead, mut line: impl FnMut(u64, &str)) -> 
 }
 
 /// Without escape sequences of terminals and other control characters.
-fn plain(text: &str) -> String {
+fn plain(text: Cow<'_, str>) -> Cow<'_, str> {
+    // Most lines have none. 0xc2 begins the control characters beyond ASCII.
+    if text.bytes().all(|byte| byte >= 0x20 && byte != 0x7f && byte != 0xc2) {
+        return text;
+    }
     let mut out = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
@@ -72,7 +77,7 @@ fn plain(text: &str) -> String {
             rest.next();
         }
     }
-    out
+    Cow::Owned(out)
 }
 
 /// Takes what launchers put before a line: `[1,3]<stdout>:`, `[rank3]:`, ` 3: `, `[pod/x-0/main] `, `(Worker pid=1, ip=192.0.2.3) `, and
