@@ -1,0 +1,195 @@
+//! Training runs: how far they came, and the criteria of acceptance.
+//!
+//! A run is accepted when every iteration ended, its summary file was written, every launcher ended with 0, no rank printed a
+//! failure, and the build can talk between nodes (a pass of a build without NVSHMEM is none). Without `--accept` only what the
+//! logs show is judged.
+
+use super::causes::{LAUNCHER, MARKER, NO_SUMMARY, STOPPED};
+use super::evidence::{At, finding, list, subject};
+use super::model::{Kind, Training};
+use super::weigh::Known;
+use crate::causes;
+use crate::finding::{Finding, Status};
+
+/// What a training run must show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accept {
+    /// Iterations; none: as many as the log says were asked for.
+    pub steps: Option<u64>,
+    /// Launchers that must end with 0; none: one at least.
+    pub launchers: Option<u64>,
+    /// The summary file that was named and could not be read, and why.
+    pub summary_unread: Option<String>,
+}
+
+pub(super) fn findings(known: &[Known<'_>], accept: Option<&Accept>) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut training = 0;
+    for known in known {
+        if let Some(run) = known.run.training.as_ref().filter(|_| known.run.kind == Kind::Training) {
+            training += 1;
+            all.push(iterations(known, run, accept));
+        }
+        if known.run.kind == Kind::Summary {
+            let says = known.run.training.as_ref().and_then(|training| training.steps);
+            let says = says.map_or("no number of".to_owned(), |steps| steps.to_string());
+            all.push(
+                finding("J017")
+                    .about(subject(known))
+                    .outcome(Status::Unknown, &STOPPED)
+                    .saw(format!("a summary of {says} steps, and not the log of its run"), "the log")
+                    .line(&known.run.place),
+            );
+        }
+        if let Some(accept) = accept
+            && matches!(known.run.kind, Kind::Training | Kind::Fragment | Kind::Summary)
+        {
+            all.extend(criteria(known, accept));
+        }
+    }
+    if accept.is_some() && training == 0 {
+        all.push(
+            finding("J017")
+                .outcome(Status::Unknown, &STOPPED)
+                .saw("no log has an iteration of a training run", "the logs of a training run"),
+        );
+    }
+    all
+}
+
+fn iterations(known: &Known<'_>, training: &Training, accept: Option<&Accept>) -> Finding {
+    let new = || finding("J017").about(subject(known)).line(&training.place);
+    let wanted = accept.and_then(|accept| accept.steps).or(training.steps).or(training.summary_steps);
+    let done = training.done.len() as u64;
+    let Some(wanted) = wanted.filter(|wanted| *wanted > 0) else {
+        return new().outcome(Status::Unknown, &STOPPED).saw(
+            format!("{done} iterations ended; how many were asked for is not known (--accept --steps N)"),
+            "all iterations",
+        );
+    };
+    let lost: Vec<u64> = (0..wanted.min(1 << 20)).filter(|step| !training.done.contains(step)).collect();
+    if lost.is_empty() && done >= wanted {
+        return new().saw(format!("{done} of {wanted} ended"), "");
+    }
+    let last = training.begun.iter().next_back();
+    let seen = match last {
+        Some(step) if !training.done.contains(step) => {
+            format!("{done} of {wanted} ended: it stopped in iteration {step}")
+        }
+        Some(_) | None if done == 0 => format!("0 of {wanted} began"),
+        _ => format!("{done} of {wanted} ended; not {}", list(&lost)),
+    };
+    new()
+        .outcome(Status::Fail, &STOPPED)
+        .saw(seen, format!("{wanted} of {wanted}"))
+        .remedy("Name the cause from the logs of all ranks.", &["expertrail diagnose LOGS..."])
+}
+
+fn criteria(known: &Known<'_>, accept: &Accept) -> Vec<Finding> {
+    let run = known.run;
+    let mut all = vec![summary(known, accept), launchers(known, accept), support(known)];
+    if run.marks.is_empty() {
+        all.push(
+            finding("J020")
+                .about(subject(known))
+                .saw("no failure in any log that was given", "")
+                .line(&run.place),
+        );
+    } else if run.marks.iter().all(|mark| mark.section.is_some()) {
+        let first = run.marks.first();
+        all.push(
+            finding("J020")
+                .about(subject(known))
+                .outcome(Status::Fail, &MARKER)
+                .saw(first.map_or_else(String::new, |mark| mark.text.clone()), "no failure in any rank's log")
+                .line(first.map_or(&run.place, |mark| &mark.place)),
+        );
+    }
+    all
+}
+
+fn summary(known: &Known<'_>, accept: &Accept) -> Finding {
+    let new = || finding("J018").about(subject(known));
+    let run = known.run;
+    if let Some(why) = &accept.summary_unread {
+        return new()
+            .outcome(Status::Fail, &NO_SUMMARY)
+            .saw(why.clone(), "the summary file")
+            .line(&run.place);
+    }
+    let training = run.training.clone().unwrap_or_default();
+    if let Some(file) = &training.summary_file {
+        let wanted = accept.steps.or(training.steps);
+        return match (training.summary_steps, wanted) {
+            (Some(says), Some(wanted)) if says != wanted => new()
+                .outcome(Status::Fail, &NO_SUMMARY)
+                .saw(format!("it is of {says} steps"), format!("a summary of {wanted} steps"))
+                .line(file),
+            (None, _) => new()
+                .outcome(Status::Fail, &NO_SUMMARY)
+                .saw("it does not say how many steps it is of", "a whole summary")
+                .line(file),
+            _ => new().saw("written", "").line(file),
+        };
+    }
+    match &training.summary {
+        Some(said) => new().saw(format!("the log says that {} was written", said.text), "").line(&said.place),
+        None => new()
+            .outcome(Status::Fail, &NO_SUMMARY)
+            .saw("no summary file, and no line that says it was written", "the summary file (--summary FILE)")
+            .line(&run.place),
+    }
+}
+
+fn launchers(known: &Known<'_>, accept: &Accept) -> Finding {
+    let run = known.run;
+    let good: u64 = run.exits.iter().filter(|exit| exit.code == 0).map(|exit| exit.tasks).sum();
+    let wanted = accept.launchers.unwrap_or(1);
+    let new = finding("J019").about(subject(known));
+    if let Some(bad) = run.exits.iter().find(|exit| exit.code != 0) {
+        return new
+            .outcome(Status::Fail, &LAUNCHER)
+            .saw(format!("exit code {}; {good} ended with 0", bad.code), format!("0 of {wanted} launchers"))
+            .line(&bad.place);
+    }
+    if good < wanted {
+        return new
+            .outcome(Status::Unknown, &LAUNCHER)
+            .saw(
+                format!("{good} of {wanted} launchers are known to have ended with 0"),
+                "exit code 0 of every launcher",
+            )
+            .line(run.exits.first().map_or(&run.place, |exit| &exit.place))
+            .remedy(
+                "Give what the scheduler says of each task's exit code, with the logs.",
+                &["sacct -j JOB -o JobID,State,ExitCode"],
+            );
+    }
+    new.saw(format!("{good} ended with 0"), "").line(run.exits.first().map_or(&run.place, |exit| &exit.place))
+}
+
+fn support(known: &Known<'_>) -> Finding {
+    let run = known.run;
+    let new = finding("J021").about(subject(known));
+    let cause = causes::get("deepep-without-nvshmem").copied().unwrap_or(MARKER);
+    if let Some(said) = &run.internode_missing {
+        return new
+            .outcome(Status::Fail, &cause)
+            .saw(said.text.clone(), "a build with NVSHMEM")
+            .line(&said.place);
+    }
+    match &run.internode_support {
+        Some(said) => new.saw(said.text.clone(), "").line(&said.place),
+        None => new
+            .outcome(Status::Unknown, &cause)
+            .saw(
+                "nothing shows that NVSHMEM is in the build: no version line of it, no linked library",
+                "NVSHMEM's line in the log, or ldd of deep_ep_cpp",
+            )
+            .line(&run.place)
+            .remedy(
+                "Give what the loader says with the logs.",
+                &["python -c 'import deep_ep_cpp; print(deep_ep_cpp.__file__)' | xargs ldd | grep nvshmem"],
+            ),
+    }
+}
