@@ -8,6 +8,7 @@ mod context;
 pub mod event;
 mod heal;
 mod json_line;
+mod judged;
 mod lines;
 mod name;
 mod part;

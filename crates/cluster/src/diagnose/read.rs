@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use flate2::bufread::MultiGzDecoder;
 
 use super::case::Case;
+use super::judged::{self, Again};
 use super::lines;
 use super::part::{Assembly, Part};
 use super::source::Source;
@@ -60,6 +61,9 @@ const DEPTH: usize = 16;
 /// Bytes of a file's start that tell its habits.
 const HEAD: usize = 256 << 10;
 
+/// Bytes of a text in memory that is kept for its figures.
+const AGAIN: usize = 16 << 20;
+
 /// A file that could not be read, and why.
 type Failed = (String, String);
 
@@ -68,6 +72,18 @@ enum Opened {
     Path(PathBuf, String),
     Stdin,
     Text(String, Vec<u8>),
+}
+
+impl Opened {
+    /// Its name, and where it can be read once more.
+    fn again(&self) -> (String, Again) {
+        match self {
+            Self::Path(path, name) => (name.clone(), Again::Path(path.clone())),
+            Self::Stdin => ("-".to_owned(), Again::No),
+            Self::Text(name, bytes) if bytes.len() <= AGAIN => (name.clone(), Again::Bytes(bytes.clone())),
+            Self::Text(name, _) => (name.clone(), Again::No),
+        }
+    }
 }
 
 /// Reads logs, and what is known beside them, into a case.
@@ -93,6 +109,7 @@ pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
         let notes = if notes.is_empty() { vec!["nothing was given".to_owned()] } else { notes };
         return Err(ReadError::Nothing(notes));
     }
+    let again: Vec<(String, Again)> = work.iter().map(Opened::again).collect();
     let mut assembly = Assembly::default();
     let failed = scan(work, &mut assembly);
     if failed.1 == 0 {
@@ -101,7 +118,9 @@ pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
     for note in notes.into_iter().chain(failed.0) {
         assembly.note(note);
     }
-    Ok(complete(assembly, evidence))
+    let mut case = complete(assembly, evidence);
+    judged::add(&mut case, &again);
+    Ok(case)
 }
 
 /// A case of texts in memory, each with the name of its file.

@@ -1,0 +1,133 @@
+//! What `judge` makes of benchmark figures in the logs: half of the known faults end no run, they slow it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::case::Case;
+use super::event::{Event, Place, Role};
+use crate::{causes, judge};
+
+/// Kinds of lines that say that a file has figures.
+const FIGURES: [&str; 6] = [
+    "guide-figures",
+    "deepep-tuning-best",
+    "deepep-bandwidth",
+    "nccl-tests-busbw",
+    "nccl-tests-ok",
+    "expertrail-bench-pass",
+];
+
+/// The kind of the lines that are made here.
+pub(super) const SIGNAL: &str = "judged-figure";
+
+/// A document of `judge --json` is not larger.
+const DOCUMENT: u64 = 8 << 20;
+
+/// Where a file can be read once more.
+#[derive(Clone, Debug)]
+pub(super) enum Again {
+    /// On disk.
+    Path(PathBuf),
+    /// In memory.
+    Bytes(Vec<u8>),
+    /// Not at all: standard input.
+    No,
+}
+
+/// Adds what figures mean, and what verdicts among the files say; `again` is in the order of [`Case::files`].
+pub(super) fn add(case: &mut Case, again: &[(String, Again)]) {
+    let mut runs = Vec::new();
+    let mut found: Vec<(String, String, Place)> = Vec::new();
+    for index in 0..case.files.len() {
+        let Some((name, source)) = again.iter().find(|(name, _)| *name == case.files[index]) else {
+            continue;
+        };
+        if let Some(report) = verdict(source) {
+            let place = Place { file: index as u32, line: 1 };
+            found.extend(judge::patterns(&report).into_iter().map(|(cause, why, _)| (cause, why, place)));
+            continue;
+        }
+        let has_figures =
+            FIGURES.iter().any(|signal| case.events(signal).any(|event| event.place.file as usize == index));
+        if !has_figures {
+            continue;
+        }
+        match source {
+            Again::Path(path) => match judge::read_paths(std::slice::from_ref(path)) {
+                Ok(more) => runs.extend(more),
+                Err(error) => case.notes.push(format!("figures are not judged: {error}")),
+            },
+            Again::Bytes(bytes) => runs.extend(judge::read(name, bytes.as_slice())),
+            Again::No => case.notes.push(format!(
+                "{name}: its figures are not judged, because it can be read only once; give a file, or run `expertrail judge`"
+            )),
+        }
+    }
+    if !runs.is_empty() {
+        let report = judge::judge(&runs, &judge::Options::default());
+        for (cause, why, at) in judge::patterns(&report) {
+            let place = place(case, &at);
+            found.push((cause, why, place));
+        }
+    }
+    for (cause, why, place) in found {
+        let Some(entry) = causes::get(&cause) else { continue };
+        record(case, &why, place);
+        case.judged.push((entry.id, why, place));
+    }
+}
+
+/// The verdict that a file holds, if it holds one.
+fn verdict(source: &Again) -> Option<judge::Report> {
+    let mut bytes = Vec::new();
+    match source {
+        Again::Path(path) => {
+            json_at(path)?;
+            File::open(path).ok()?.take(DOCUMENT).read_to_end(&mut bytes).ok()?;
+        }
+        Again::Bytes(text) => bytes.clone_from(text),
+        Again::No => return None,
+    }
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return None;
+    }
+    let report: judge::Report = serde_json::from_slice(&bytes).ok()?;
+    (report.schema == judge::SCHEMA).then_some(report)
+}
+
+/// Whether a file begins as a JSON document.
+fn json_at(path: &Path) -> Option<()> {
+    let mut head = [0; 64];
+    let count = File::open(path).ok()?.read(&mut head).ok()?;
+    (head[..count].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')).then_some(())
+}
+
+/// `file:line` of one of the case's files; the start of the first where it is none.
+fn place(case: &Case, at: &str) -> Place {
+    let (name, line) = at.rsplit_once(':').unwrap_or((at, "1"));
+    let file = case.files.iter().position(|known| known == name).unwrap_or(0);
+    Place { file: file as u32, line: line.parse().unwrap_or(1) }
+}
+
+/// A line of the case at that place, so that there is evidence to show.
+fn record(case: &mut Case, why: &str, place: Place) {
+    if case.events.iter().any(|event| event.place == place) {
+        return;
+    }
+    let index = case.events.len();
+    case.events.push(Event {
+        signal: SIGNAL,
+        role: Role::Warning,
+        place,
+        rank: None,
+        node: None,
+        time: None,
+        clock: 0,
+        fields: Vec::new(),
+        text: why.to_owned(),
+    });
+    let tally = case.tallies.entry(SIGNAL).or_default();
+    tally.lines += 1;
+    tally.events.push(index);
+}
