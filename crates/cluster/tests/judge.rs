@@ -360,6 +360,14 @@ fn no_line_of_nvshmem_confirms_nothing() {
     let report = of_text(&none);
     outcome(&report, Outcome::Inconclusive, 3);
     assert_eq!(found(&report, "J007")[0].0, Status::Unknown);
+    // Launchers may name the ranks.
+    let named: String =
+        (0..14).map(|rank| format!("[rank{rank}]:NVSHMEM v3.4.5\n")).collect::<Vec<_>>().concat();
+    let named = text("guide/sample-h200.log").replace("NVSHMEM v3.4.5\n", &named);
+    assert_eq!(
+        found(&of_text(&named), "J007")[0].2,
+        "14 of 16 ranks printed NVSHMEM's line; none of ranks 14, 15"
+    );
     // A merged line has two.
     let twice = text("guide/sample-h200.log").replace("NVSHMEM v3.4.5\n", "NVSHMEM v3.4.5NVSHMEM v3.4.5\n");
     assert!(found(&of_text(&twice), "J007")[0].2.starts_with("2 of 16"));
@@ -711,6 +719,15 @@ fn criteria_of_acceptance() {
     // One launcher less is known of; one failed.
     let fewer: String = exits.split_inclusive('\n').skip(1).collect();
     outcome(&with(&rank, &fewer, sixteen()), Outcome::Inconclusive, 3);
+    // One of them twice is still fifteen; Slurm's rows of the same job are no further launchers.
+    let twice = format!("{fewer}{}", exits.lines().last().unwrap());
+    outcome(&with(&rank, &twice, sixteen()), Outcome::Inconclusive, 3);
+    let slurm = format!("{fewer}4711 train COMPLETED 0:0\n4711.0 bash COMPLETED 0:0\n");
+    outcome(&with(&rank, &slurm, sixteen()), Outcome::Inconclusive, 3);
+    // As srun's labels name them.
+    let labels: String =
+        (0..16).map(|task| format!("{task}: torchrun exit code 0\n")).collect::<Vec<_>>().concat();
+    outcome(&with(&rank, &labels, sixteen()), Outcome::Pass, 0);
     outcome(&with(&rank, &exits.replacen("code 0", "code 134", 1), sixteen()), Outcome::Fail, 1);
     // More steps are wanted than were run.
     outcome(&with(&rank, &exits, Accept { steps: Some(40), ..sixteen() }), Outcome::Fail, 1);

@@ -4,6 +4,8 @@
 //! failure, and the build can talk between nodes (a pass of a build without NVSHMEM is none). Without `--accept` only what the
 //! logs show is judged.
 
+use std::collections::BTreeSet;
+
 use super::causes::{LAUNCHER, MARKER, NO_SUMMARY, STOPPED};
 use super::evidence::{At, finding, list, subject};
 use super::model::{Kind, Training};
@@ -143,7 +145,12 @@ fn summary(known: &Known<'_>, accept: &Accept) -> Finding {
 
 fn launchers(known: &Known<'_>, accept: &Accept) -> Finding {
     let run = known.run;
-    let good: u64 = run.exits.iter().filter(|exit| exit.code == 0).map(|exit| exit.tasks).sum();
+    // A launcher that says so twice is one; rows of Slurm's accounting are of the same launchers again.
+    let count = |accounting: bool| {
+        let good = run.exits.iter().filter(|exit| exit.code == 0 && exit.accounting == accounting);
+        good.map(|exit| (&exit.place.file, &exit.who)).collect::<BTreeSet<_>>().len() as u64
+    };
+    let good = count(false).max(count(true));
     let wanted = accept.launchers.unwrap_or(1);
     let new = finding("J019").about(subject(known));
     if let Some(bad) = run.exits.iter().find(|exit| exit.code != 0) {

@@ -18,7 +18,11 @@ fn key(metric: &Metric) -> Key {
 pub(super) fn between_runs(known: &[Known<'_>], metrics: &[Metric]) -> Vec<Finding> {
     let same = |a: usize, b: usize| match (known.get(a), known.get(b)) {
         (Some(a), Some(b)) => {
+            let steps = |known: &Known<'_>| {
+                known.run.training.as_ref().map(|training| (training.steps, training.warmup))
+            };
             a.run.kind == b.run.kind
+                && steps(a) == steps(b)
                 && a.gpu == b.gpu
                 && a.run.settings.tokens == b.run.settings.tokens
                 && a.run.settings.hidden == b.run.settings.hidden

@@ -369,7 +369,10 @@ fn nvshmem(known: &Known<'_>) -> Option<Finding> {
         Some(ranks) if lines >= ranks => Some(new.saw(format!("{lines} lines, {ranks} ranks"), "")),
         Some(ranks) => Some(
             new.outcome(Status::Warn, &SILENT)
-                .saw(format!("{lines} of {ranks} ranks printed NVSHMEM's line"), "one line of each rank")
+                .saw(
+                    format!("{lines} of {ranks} ranks printed NVSHMEM's line{}", silent(known, ranks)),
+                    "one line of each rank",
+                )
                 .remedy("Give the logs of all pods, whole.", &[]),
         ),
         None => {
@@ -379,6 +382,17 @@ fn nvshmem(known: &Known<'_>) -> Option<Finding> {
             ))
         }
     }
+}
+
+/// Ranks without NVSHMEM's line, where launchers name the rank of each.
+fn silent(known: &Known<'_>, ranks: u64) -> String {
+    let named = &known.run.nvshmem_ranks;
+    if named.is_empty() || named.len() as u64 != known.run.nvshmem_lines {
+        return String::new();
+    }
+    let without = |rank: &u64| u32::try_from(*rank).is_ok_and(|rank| !named.contains(&rank));
+    let without: Vec<u64> = (0..ranks.min(1 << 16)).filter(without).collect();
+    format!("; none of ranks {}", list(&without))
 }
 
 fn data(known: &Known<'_>) -> Vec<Finding> {

@@ -301,8 +301,10 @@ pub struct Training {
 pub struct Exit {
     /// The code.
     pub code: i64,
-    /// How many tasks the line speaks of.
-    pub tasks: u64,
+    /// What ended: what stands before the code, and the task or host that its launcher names.
+    pub who: String,
+    /// It is a row of Slurm's accounting: a job's rows are of the same launchers again.
+    pub accounting: bool,
     /// Where.
     pub place: Place,
 }

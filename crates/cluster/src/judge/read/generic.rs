@@ -66,7 +66,7 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) {
     {
         run.planes.get_or_insert_with(|| Said { text: short(text), place: place.clone() });
     }
-    exits(run, text, &place);
+    exits(run, line, &place);
     if text.contains("NVSHMEM_ENABLE_NIC_PE_MAPPING =")
         && let (Some(mapping), Some(device)) =
             (whole(text, "NVSHMEM_ENABLE_NIC_PE_MAPPING ="), whole(text, "setting dev_id ="))
@@ -156,10 +156,18 @@ fn transport(run: &mut Run, text: &str) {
 }
 
 /// `exit code 1`, `exit=0`, `exitcode  : -6`, `Exited with exit code 1`, and Slurm's accounting: `COMPLETED  0:0`.
-fn exits(run: &mut Run, text: &str, place: &Place) {
-    let Some(code) = exit_code(text).or_else(|| slurm_code(text)) else { return };
+fn exits(run: &mut Run, line: &Line<'_>, place: &Place) {
+    let text = line.text;
+    let (code, accounting) = match (exit_code(text), slurm_code(text)) {
+        (Some(code), _) => (code, false),
+        (None, Some(code)) => (code, true),
+        (None, None) => return,
+    };
     if run.exits.len() < KEPT {
-        run.exits.push(Exit { code, tasks: 1, place: place.clone() });
+        let head = if accounting { text } else { text.split("xit").next().unwrap_or(text) };
+        let task = line.origin.task.map_or(String::new(), |task| format!("{task} "));
+        let who = format!("{task}{} {}", line.origin.host.as_deref().unwrap_or_default(), short(head));
+        run.exits.push(Exit { code, who: who.trim().to_owned(), accounting, place: place.clone() });
     }
 }
 
