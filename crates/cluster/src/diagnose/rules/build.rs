@@ -37,12 +37,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         pattern: Some(r"undefined symbol: (?P<symbol>\w+)"),
         role: Role::Failure,
     },
-    Signal {
-        id: "build-no-nccl",
-        any: &["Cannot find package: nccl"],
-        pattern: None,
-        role: Role::Failure,
-    },
+    Signal { id: "build-no-nccl", any: &["Cannot find package: nccl"], pattern: None, role: Role::Failure },
     Signal {
         id: "build-killed",
         any: &["died due to signal 9", "Killed signal terminated program"],
@@ -52,7 +47,9 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "build-cannot-allocate",
         any: &["annot allocate memory", "virtual memory exhausted", "out of memory allocating"],
-        pattern: Some(r"(?P<tool>cudafe\+\+|cicc|ptxas|nvcc|cc1plus|nvlink|fatbinary|g\+\+|gcc|c\+\+|ninja|virtual memory exhausted|out of memory allocating)"),
+        pattern: Some(
+            r"(?P<tool>cudafe\+\+|cicc|ptxas|nvcc|cc1plus|nvlink|fatbinary|g\+\+|gcc|c\+\+|ninja|virtual memory exhausted|out of memory allocating)",
+        ),
         role: Role::Failure,
     },
     Signal {
@@ -135,7 +132,9 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
     Rule {
-        rules_out: &["A build for another GPU: the loader stops at a host symbol before any kernel is looked up."],
+        rules_out: &[
+            "A build for another GPU: the loader stops at a host symbol before any kernel is looked up.",
+        ],
         ..plain(
             "nvshmem-symbols-missing",
             &["symbol-nvshmem"],
@@ -209,15 +208,23 @@ fn symbol(case: &Case, mut claim: Claim) -> Option<Claim> {
         return Some(claim);
     }
     if case.version("arch") == Some("missing") {
-        return Some(claim.not("A faulty download or a name clash: the extension holds no code for this GPU."));
+        return Some(
+            claim.not("A faulty download or a name clash: the extension holds no code for this GPU."),
+        );
     }
     if let Some((built, gpu)) = mismatch(case) {
-        claim.because = format!("CUDA does not find a kernel of the extension; it was built for {built}, and the GPU is {gpu}.");
-        claim.evidence.extend(case.first("arch-list").or_else(|| case.first("guide-image")).map(|at| at.place));
+        claim.because = format!(
+            "CUDA does not find a kernel of the extension; it was built for {built}, and the GPU is {gpu}."
+        );
+        claim
+            .evidence
+            .extend(case.first("arch-list").or_else(|| case.first("guide-image")).map(|at| at.place));
         return Some(claim);
     }
     let at = files.first().copied().unwrap_or("a later kernel");
-    claim.because = format!("CUDA does not find a kernel ({at}). Code for another GPU is one reason; what the extension was built for, and the GPU, are not in these logs.");
+    claim.because = format!(
+        "CUDA does not find a kernel ({at}). Code for another GPU is one reason; what the extension was built for, and the GPU, are not in these logs."
+    );
     Some(
         weigh(claim, Confidence::Possible)
             .next("`cuobjdump --list-elf` of deep_ep_cpp*.so against the compute capability in `nvidia-smi --query-gpu=name,compute_cap --format=csv`."),

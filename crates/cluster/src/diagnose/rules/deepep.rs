@@ -10,19 +10,38 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "gpu-kind",
         any: &["B200", "B300", "H100", "H200", "H800", "H20", "A100", "NVL72"],
-        pattern: Some(r"(?:^|[^0-9A-Za-z]|\dx)(?P<gpu>GB200|GB300|B200|B300|H100|H200|H800|H20|A100|NVL72)(?:[^0-9A-Za-z]|$)"),
+        pattern: Some(
+            r"(?:^|[^0-9A-Za-z]|\dx)(?P<gpu>GB200|GB300|B200|B300|H100|H200|H800|H20|A100|NVL72)(?:[^0-9A-Za-z]|$)",
+        ),
         role: Role::Context,
     },
     Signal {
         id: "hybrid-ep-banner",
         any: &["num_of_ranks_per_node"],
-        pattern: Some(r"num_of_ranks_per_node ?[=:] ?(?P<ranks>\d+)(?:.*num_of_nodes ?[=:] ?(?P<nodes>\d+))?"),
+        pattern: Some(
+            r"num_of_ranks_per_node ?[=:] ?(?P<ranks>\d+)(?:.*num_of_nodes ?[=:] ?(?P<nodes>\d+))?",
+        ),
         role: Role::Context,
     },
     Signal {
         id: "local-world",
-        any: &["LOCAL_WORLD_SIZE", "local_world_size", "nproc_per_node", "nproc-per-node", "ntasks-per-node", "gpus-per-node", "SLURM_NTASKS_PER_NODE", "GPUs per node", "GPUs/node", "gpus per node", "local world size", "per tray"],
-        pattern: Some(r"(?:LOCAL_WORLD_SIZE|local_world_size|nproc[_-]per[_-]node|ntasks-per-node|gpus-per-node|SLURM_NTASKS_PER_NODE|local world size)\D{1,5}(?P<count>\d+)|(?P<each>\d+) ?(?:GPUs per node|gpus per node|GPUs/node|GPUs per tray)"),
+        any: &[
+            "LOCAL_WORLD_SIZE",
+            "local_world_size",
+            "nproc_per_node",
+            "nproc-per-node",
+            "ntasks-per-node",
+            "gpus-per-node",
+            "SLURM_NTASKS_PER_NODE",
+            "GPUs per node",
+            "GPUs/node",
+            "gpus per node",
+            "local world size",
+            "per tray",
+        ],
+        pattern: Some(
+            r"(?:LOCAL_WORLD_SIZE|local_world_size|nproc[_-]per[_-]node|ntasks-per-node|gpus-per-node|SLURM_NTASKS_PER_NODE|local world size)\D{1,5}(?P<count>\d+)|(?P<each>\d+) ?(?:GPUs per node|gpus per node|GPUs/node|GPUs per tray)",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -76,7 +95,9 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "deepep-source-date",
         any: &["DeepEP", "deep_ep", "deepep"],
-        pattern: Some(r"(?P<year>20\d\d)-(?P<month>\d\d)-\d\d[ )]|(?:Date: +\w+ )?(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d+,? )?(?:[\d:]+ )?(?P<year2>20\d\d)"),
+        pattern: Some(
+            r"(?P<year>20\d\d)-(?P<month>\d\d)-\d\d[ )]|(?:Date: +\w+ )?(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d+,? )?(?:[\d:]+ )?(?P<year2>20\d\d)",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -88,7 +109,9 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "deepep-hybrid-line",
         any: &["hybrid-ep", "hybrid_ep"],
-        pattern: Some(r"(?i)(?:branch|deep_?ep|checkout|origin)[^\n]{0,40}hybrid[-_]ep\b|hybrid-ep (?:branch|@|[0-9a-f]{7})"),
+        pattern: Some(
+            r"(?i)(?:branch|deep_?ep|checkout|origin)[^\n]{0,40}hybrid[-_]ep\b|hybrid-ep (?:branch|@|[0-9a-f]{7})",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -97,24 +120,16 @@ pub(super) const SIGNALS: &[Signal] = &[
         pattern: None,
         role: Role::Context,
     },
-    Signal {
-        id: "bonded-nic",
-        any: &["mlx5_bond_"],
-        pattern: None,
-        role: Role::Context,
-    },
+    Signal { id: "bonded-nic", any: &["mlx5_bond_"], pattern: None, role: Role::Context },
     Signal {
         id: "vllm-dbo",
         any: &["dbo", "DBO", "ubatch", "dual batch", "dual-batch", "Dual Batch"],
-        pattern: Some(r"--enable-dbo|enable_dbo['\x22]?[=:] ?(?:True|true)|\b(?:DBO|dbo)[ _-]enabled|[Dd]ual[ -][Bb]atch [Oo]verlap|ubatch_wrapper|ubatching|dbo_(?:current|yield|enabled|register|switch)"),
+        pattern: Some(
+            r"--enable-dbo|enable_dbo['\x22]?[=:] ?(?:True|true)|\b(?:DBO|dbo)[ _-]enabled|[Dd]ual[ -][Bb]atch [Oo]verlap|ubatch_wrapper|ubatching|dbo_(?:current|yield|enabled|register|switch)",
+        ),
         role: Role::Context,
     },
-    Signal {
-        id: "vllm-finalize-async",
-        any: &["finalize_async"],
-        pattern: None,
-        role: Role::Context,
-    },
+    Signal { id: "vllm-finalize-async", any: &["finalize_async"], pattern: None, role: Role::Context },
 ];
 
 /// What every rule here has in common.
@@ -197,7 +212,9 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["nccl-devcomm-requirements"],
         confidence: Confidence::Likely,
         because: "NCCL does not take the structure that the extension passes: its initialiser is of the headers it was compiled with, and those are of another version than the library that loads.",
-        rules_out: &["A library that is too old at run time alone: what pip lists is the library, and the structure comes from the headers."],
+        rules_out: &[
+            "A library that is too old at run time alone: what pip lists is the library, and the structure comes from the headers.",
+        ],
         ..BASE
     },
 ];
@@ -244,24 +261,35 @@ fn dual_batch(case: &Case, mut claim: Claim) -> Option<Claim> {
 fn overcount(case: &Case, mut claim: Claim) -> Option<Claim> {
     let banner = case.first("hybrid-ep-banner")?;
     let counted = banner.number("ranks")?;
-    let hangs = case.first_of(&["nccl-watchdog", "low-latency-timeout", "kernel-timeout", "timeout-check-failed"])?;
+    let hangs =
+        case.first_of(&["nccl-watchdog", "low-latency-timeout", "kernel-timeout", "timeout-check-failed"])?;
     let local = local_world(case).or_else(|| (rack(case) == Some(true)).then_some(4));
     claim.evidence = vec![banner.place, hangs.place];
     let Some(local) = local else {
-        claim.because = format!("hybrid-ep counts {counted} ranks in a node. If a node has fewer, it counts GPUs of other hosts as its own and waits for them for ever.");
-        return Some(weigh(claim, Confidence::Possible).next("The number of GPUs of a node (LOCAL_WORLD_SIZE of a rank)."));
+        claim.because = format!(
+            "hybrid-ep counts {counted} ranks in a node. If a node has fewer, it counts GPUs of other hosts as its own and waits for them for ever."
+        );
+        return Some(
+            weigh(claim, Confidence::Possible)
+                .next("The number of GPUs of a node (LOCAL_WORLD_SIZE of a rank)."),
+        );
     };
     if counted <= i64::from(local) {
         return None;
     }
-    claim.because = format!("hybrid-ep counts {counted} ranks in a node, and a node has {local}: it takes GPUs of other hosts in the NVLink domain for local ones, and its barrier waits for increments that never come.");
+    claim.because = format!(
+        "hybrid-ep counts {counted} ranks in a node, and a node has {local}: it takes GPUs of other hosts in the NVLink domain for local ones, and its barrier waits for increments that never come."
+    );
     claim.subject = Some(format!("num_of_ranks_per_node={counted}"));
-    Some(claim.not("A network fault: DeepEP reports nothing, and the wait is a device barrier inside the counted node."))
+    Some(claim.not(
+        "A network fault: DeepEP reports nothing, and the wait is a device barrier inside the counted node.",
+    ))
 }
 
 fn ipc(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("invalid-resource-handle")?;
-    let deepep = event.text.contains("deep_ep") || event.text.contains("DeepEP") || case.has("buffer-init-frame");
+    let deepep =
+        event.text.contains("deep_ep") || event.text.contains("DeepEP") || case.has("buffer-init-frame");
     if !deepep || case.has("gpus-per-task") || rack(case) == Some(false) {
         return None;
     }
@@ -284,15 +312,23 @@ fn fabric(case: &Case, claim: Claim, wanted: bool) -> Option<Claim> {
 
 fn gin(case: &Case, mut claim: Claim) -> Option<Claim> {
     let disabled = case.has("gin-disabled")
-        || case.variable("EP_DISABLE_GIN").is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
+        || case
+            .variable("EP_DISABLE_GIN")
+            .is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
     let one_node = matches!((case.world, local_world(case)), (Some(world), Some(local)) if world <= local);
     if case.version("libmlx5_1_25") == Some("no") {
         return None;
     }
     if disabled || one_node || case.version("630") == Some("no") {
         claim.evidence.extend(case.first("gin-disabled").map(|event| event.place));
-        return Some(claim.not("A libmlx5 that is too old: no `dlvsym failed on mlx5dv_...` line stands before it."));
+        return Some(
+            claim.not("A libmlx5 that is too old: no `dlvsym failed on mlx5dv_...` line stands before it."),
+        );
     }
     claim.because = "DeepEP V2 got no GIN type of NCCL. Its own check (before pull request 630) or a libmlx5 without the symbols of MLX5_1.25 do that.".to_owned();
-    Some(weigh(claim, Confidence::Possible).next("The run again with NCCL_DEBUG=INFO: a line `dlvsym failed on mlx5dv_reg_dmabuf_mr` decides."))
+    Some(
+        weigh(claim, Confidence::Possible).next(
+            "The run again with NCCL_DEBUG=INFO: a line `dlvsym failed on mlx5dv_reg_dmabuf_mr` decides.",
+        ),
+    )
 }

@@ -51,12 +51,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         pattern: None,
         role: Role::Warning,
     },
-    Signal {
-        id: "ibgda-handler-gpu",
-        any: &["NIC handler will be GPU"],
-        pattern: None,
-        role: Role::Context,
-    },
+    Signal { id: "ibgda-handler-gpu", any: &["NIC handler will be GPU"], pattern: None, role: Role::Context },
     Signal {
         id: "gdrcopy-unsupported",
         any: &["GDRCopy support not enabled"],
@@ -85,7 +80,9 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "node-check",
         any: &["params="],
-        pattern: Some(r"^\s*(?P<host>\S*)\s.*params=(?P<params>[0-2])/2 +modules=(?P<modules>[0-2])/2|params=(?P<params2>[0-2])/2"),
+        pattern: Some(
+            r"^\s*(?P<host>\S*)\s.*params=(?P<params>[0-2])/2 +modules=(?P<modules>[0-2])/2|params=(?P<params2>[0-2])/2",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -142,15 +139,25 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["no-peermem"],
         unless: &["ibgda-alloc-skip"],
         because: "NVSHMEM found neither nv_peer_mem nor nvidia_peermem and skipped its remote transport; PEs of other nodes are then not accessible.",
-        rules_out: &["NVLink: the peer that is `not accessible` is named right after the remote transport was skipped."],
-        refine: Some(|case, claim| blocked(case, claim, &["nvshmem-peer-not-accessible", "nvshmem-init-failed", "nvshmem-no-transports"])),
+        rules_out: &[
+            "NVLink: the peer that is `not accessible` is named right after the remote transport was skipped.",
+        ],
+        refine: Some(|case, claim| {
+            blocked(
+                case,
+                claim,
+                &["nvshmem-peer-not-accessible", "nvshmem-init-failed", "nvshmem-no-transports"],
+            )
+        }),
         ..BASE
     },
     Rule {
         cause: "driver-key-missing",
         any: &["iomemory-800", "ibgda-uar-unmapped"],
         because: "The GPU cannot map the NIC's doorbell page: the driver's keys (PeerMappingOverride, EnableStreamMemOPs) are not active there.",
-        rules_out: &["A missing peer memory module: that says `cannot allocate buffer on the specified memory type`."],
+        rules_out: &[
+            "A missing peer memory module: that says `cannot allocate buffer on the specified memory type`.",
+        ],
         refine: Some(keys),
         ..BASE
     },
@@ -178,7 +185,9 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["gdrcopy-unsupported"],
         unless: &["register-mem-handle-failed"],
         because: "NVSHMEM has no GDRCopy to register GPU memory with: /dev/gdrdrv or its library is not in the container.",
-        refine: Some(|case, claim| blocked(case, claim, &["nvshmem-no-transports", "nvshmem-init-failed", "nvshmem-heap-failed"])),
+        refine: Some(|case, claim| {
+            blocked(case, claim, &["nvshmem-no-transports", "nvshmem-init-failed", "nvshmem-heap-failed"])
+        }),
         ..BASE
     },
     Rule {
@@ -216,7 +225,10 @@ fn checked(case: &Case, what: &str) -> (Vec<String>, bool) {
     let short = |count: i64| count < 2;
     let bad = lines()
         .filter(|event| {
-            event.number(what).or_else(|| (what == "params").then(|| event.number("params2")).flatten()).is_some_and(short)
+            event
+                .number(what)
+                .or_else(|| (what == "params").then(|| event.number("params2")).flatten())
+                .is_some_and(short)
         })
         .map(|event| event.field("host").filter(|host| !host.is_empty()).unwrap_or("a node").to_owned())
         .collect();
@@ -270,7 +282,8 @@ fn tweaks(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     claim.subject = Some(tweaks_seen(case).join(", "));
-    let warnings = ["ibgda-alloc-skip", "iomemory-800", "ibgda-uar-unmapped", "node-check", "driver-param-off"];
+    let warnings =
+        ["ibgda-alloc-skip", "iomemory-800", "ibgda-uar-unmapped", "node-check", "driver-param-off"];
     claim.evidence.extend(case.first_of(&warnings).map(|event| event.place));
     claim.evidence.extend(case.first_of(super::timeout::TIMEOUTS).map(|event| event.place));
     Some(claim.not("A setting that is still missing: the variables choose among paths, and each of those paths needs the keys and modules."))
@@ -292,7 +305,10 @@ fn skipped(case: &Case, mut claim: Claim) -> Option<Claim> {
         claim.confidence = Confidence::Certain;
     } else if !all || checked.is_some_and(|nodes| nodes.is_empty()) {
         let list: Vec<&str> = devices.into_iter().collect();
-        claim.because = format!("NVSHMEM could not register GPU memory with {}. If other devices of the node were taken, it is those NICs; if none, a kernel module is missing.", list.join(", "));
+        claim.because = format!(
+            "NVSHMEM could not register GPU memory with {}. If other devices of the node were taken, it is those NICs; if none, a kernel module is missing.",
+            list.join(", ")
+        );
         claim.next = Some("Which NICs that rank did take (NVSHMEM_DEBUG=INFO), and `lsmod | grep -E 'nvidia_peermem|gdrdrv'` on its node.".to_owned());
         return Some(weigh(claim, Confidence::Possible));
     }
@@ -302,7 +318,9 @@ fn skipped(case: &Case, mut claim: Claim) -> Option<Claim> {
 
 fn keys(case: &Case, mut claim: Claim) -> Option<Claim> {
     let end = case.first_of(&["ibgda-init-failed", "nvshmem-no-transports"]);
-    let end = end.or_else(|| case.first_of(super::timeout::TIMEOUTS)).or_else(|| case.first("cuda-illegal-memory-access"));
+    let end = end
+        .or_else(|| case.first_of(super::timeout::TIMEOUTS))
+        .or_else(|| case.first("cuda-illegal-memory-access"));
     if !failing(case) {
         return None;
     }
@@ -323,7 +341,9 @@ fn keys(case: &Case, mut claim: Claim) -> Option<Claim> {
 /// Whether a device's name is one that udev makes for InfiniBand and RoCE devices, as mlx5 ones have on many distributions.
 fn persistent(name: &str) -> bool {
     let rest = name.strip_prefix("ib").or_else(|| name.strip_prefix("roce"));
-    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, 'p' | 's' | 'o' | 'x')))
+    rest.is_some_and(|rest| {
+        rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, 'p' | 's' | 'o' | 'x'))
+    })
 }
 
 fn names(case: &Case, mut claim: Claim, prefix: bool) -> Option<Claim> {
@@ -342,10 +362,16 @@ fn names(case: &Case, mut claim: Claim, prefix: bool) -> Option<Claim> {
     let list: Vec<&str> = devices.into_iter().collect();
     claim.subject = Some(list.join(", "));
     if prefix {
-        claim.because = format!("NVSHMEM takes NICs whose names begin with mlx5, and those here are named {}: it skipped all of them and had no transport left.", list.join(", "));
+        claim.because = format!(
+            "NVSHMEM takes NICs whose names begin with mlx5, and those here are named {}: it skipped all of them and had no transport left.",
+            list.join(", ")
+        );
         return Some(claim.not("A NIC of another make: these are names that udev gives to InfiniBand and RoCE devices.").next("The driver of the device: `readlink /sys/class/infiniband/<device>/device/driver`; mlx5_core confirms it."));
     }
-    claim.because = format!("IBGDA exists for mlx5 devices only, and {} is another make: NVSHMEM skipped it and had no IBGDA left.", list.join(", "));
+    claim.because = format!(
+        "IBGDA exists for mlx5 devices only, and {} is another make: NVSHMEM skipped it and had no IBGDA left.",
+        list.join(", ")
+    );
     Some(claim.not("NCCL working over the same NIC: NCCL needs no mlx5dv."))
 }
 

@@ -116,7 +116,9 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
     Rule {
-        rules_out: &["Memory corruption: the offset is past a buffer whose size is a round number of the configuration."],
+        rules_out: &[
+            "Memory corruption: the offset is past a buffer whose size is a round number of the configuration.",
+        ],
         ..plain(
             "ep-rdma-buffer-too-small",
             &["uccl-write-out-of-bounds"],
@@ -124,7 +126,9 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
     Rule {
-        rules_out: &["A NIC that refuses queue pairs: that message, where it follows, comes of a raised NVSHMEM_QP_DEPTH."],
+        rules_out: &[
+            "A NIC that refuses queue pairs: that message, where it follows, comes of a raised NVSHMEM_QP_DEPTH.",
+        ],
         ..plain(
             "deepep-ll-token-limit",
             &["deepep-assert-ll-tokens", "deepep-assert-qp-depth"],
@@ -142,7 +146,9 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
     Rule {
-        rules_out: &["The cluster: the test's default of 288 experts does not divide by this number of ranks."],
+        rules_out: &[
+            "The cluster: the test's default of 288 experts does not divide by this number of ranks.",
+        ],
         ..plain(
             "experts-not-divisible",
             &["deepep-assert-experts-divisible"],
@@ -154,7 +160,8 @@ pub(super) const RULES: &[Rule] = &[
 /// Queue pairs that cannot be made are a matter of depth only where the depth was raised (DeepEP's default is 1024).
 fn qp_depth(case: &Case, claim: Claim) -> Option<Claim> {
     let depth = case.variable("NVSHMEM_QP_DEPTH").and_then(|depth| depth.parse::<u32>().ok());
-    let claim = claim.next("The values of NVSHMEM_QP_DEPTH and num_max_dispatch_tokens_per_rank of the failing rank.");
+    let claim = claim
+        .next("The values of NVSHMEM_QP_DEPTH and num_max_dispatch_tokens_per_rank of the failing rank.");
     Some(match depth {
         Some(depth) if depth > 1024 => claim.about(format!("NVSHMEM_QP_DEPTH={depth}")),
         _ => weigh(claim, Confidence::Possible),

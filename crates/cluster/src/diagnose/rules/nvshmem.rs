@@ -11,21 +11,28 @@ use crate::diagnose::rule::{Claim, Confidence, Rule};
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
     Signal {
-        id: "nvshmem-banner",
-        any: &["NVSHMEM v"],
-        pattern: Some(r"NVSHMEM v(?P<version>\d+\.\d+\.\d+)"),
-        role: Role::Context,
-    },
-    Signal {
         id: "nvshmem-host-library",
         any: &["libnvshmem_host.so", "libnvshmem3-cuda", "NVSHMEM host", "nvshmem host", "host lib"],
-        pattern: Some(r"libnvshmem_host\.so\.(?P<version>3\.\d+\.\d+)|libnvshmem3-cuda-\d+\D{1,12}(?P<package>3\.\d+\.\d+)|(?i:nvshmem host|host lib(?:rary)?)[^\n]{0,60}?(?P<said>3\.\d+\.\d+)"),
+        pattern: Some(
+            r"libnvshmem_host\.so\.(?P<version>3\.\d+\.\d+)|libnvshmem3-cuda-\d+\D{1,12}(?P<package>3\.\d+\.\d+)|(?i:nvshmem host|host lib(?:rary)?)[^\n]{0,60}?(?P<said>3\.\d+\.\d+)",
+        ),
         role: Role::Context,
     },
     Signal {
         id: "nvshmem-device-library",
-        any: &["nvshmem_device", "NVSHMEM device", "nvshmem device", "NVSHMEM_DEVICE", "device lib", "device code", "device side", "embedded"],
-        pattern: Some(r"(?i)(?:libnvshmem_device\S*|nvshmem[_ -]device|device (?:lib(?:rary)?|code|side)|embedded)[^\n]{0,80}?(?P<version>3\.\d+\.\d+)"),
+        any: &[
+            "nvshmem_device",
+            "NVSHMEM device",
+            "nvshmem device",
+            "NVSHMEM_DEVICE",
+            "device lib",
+            "device code",
+            "device side",
+            "embedded",
+        ],
+        pattern: Some(
+            r"(?i)(?:libnvshmem_device\S*|nvshmem[_ -]device|device (?:lib(?:rary)?|code|side)|embedded)[^\n]{0,80}?(?P<version>3\.\d+\.\d+)",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -36,7 +43,17 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
     Signal {
         id: "nvshmem-init-failed",
-        any: &["nvshmem initialization failed", "nvshmem setup connections failed", "building transport map failed", "bootstrap pre-initialization failed", "connect EPS failed", "create DCT share err", "transport create connect failed", "nvshmem detect topo failed", "nvshmemi_init failed"],
+        any: &[
+            "nvshmem initialization failed",
+            "nvshmem setup connections failed",
+            "building transport map failed",
+            "bootstrap pre-initialization failed",
+            "connect EPS failed",
+            "create DCT share err",
+            "transport create connect failed",
+            "nvshmem detect topo failed",
+            "nvshmemi_init failed",
+        ],
         pattern: None,
         role: Role::Failure,
     },
@@ -145,7 +162,9 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "gid-index-unknown",
         any: &["NVSHMEM_IB_GID_INDEX", "GID_INDEX"],
-        pattern: Some(r"(?i)grep\b.*GID_INDEX.*\|\s*wc|(?:no|not|without|unknown|unrecogni[sz]ed)\b.{0,60}GID_INDEX|GID_INDEX.{0,60}\b(?:not (?:found|listed|known|recogni[sz]ed|in)|unknown|no match|unused|0 matches|ignored)"),
+        pattern: Some(
+            r"(?i)grep\b.*GID_INDEX.*\|\s*wc|(?:no|not|without|unknown|unrecogni[sz]ed)\b.{0,60}GID_INDEX|GID_INDEX.{0,60}\b(?:not (?:found|listed|known|recogni[sz]ed|in)|unknown|no match|unused|0 matches|ignored)",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -156,14 +175,28 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
     Signal {
         id: "efa-in-use",
-        any: &["elected provider is efa", "elected Provider is efa", "provider: efa", "rovider=efa", "NET/OFI", "FI_PROVIDER", "rdmap", "vpc.amazonaws.com/efa", "EFA"],
-        pattern: Some(r"(?i:selected provider is efa)|provider: efa|FI_PROVIDER\W{1,5}efa|NVSHMEM_LIBFABRIC_PROVIDER\W{1,5}efa|NET/OFI .*(?:efa|EFA|rdmap)|\brdmap\d+s\d+|vpc\.amazonaws\.com/efa|\bEFA\b.*(?:device|adapter|provider|NIC|interface|installer)|p[56][a-z0-9-]*\.48xlarge"),
+        any: &[
+            "elected provider is efa",
+            "elected Provider is efa",
+            "provider: efa",
+            "rovider=efa",
+            "NET/OFI",
+            "FI_PROVIDER",
+            "rdmap",
+            "vpc.amazonaws.com/efa",
+            "EFA",
+        ],
+        pattern: Some(
+            r"(?i:selected provider is efa)|provider: efa|FI_PROVIDER\W{1,5}efa|NVSHMEM_LIBFABRIC_PROVIDER\W{1,5}efa|NET/OFI .*(?:efa|EFA|rdmap)|\brdmap\d+s\d+|vpc\.amazonaws\.com/efa|\bEFA\b.*(?:device|adapter|provider|NIC|interface|installer)|p[56][a-z0-9-]*\.48xlarge",
+        ),
         role: Role::Context,
     },
     Signal {
         id: "remote-transport-unset",
         any: &["NVSHMEM_REMOTE_TRANSPORT"],
-        pattern: Some(r"NVSHMEM_REMOTE_TRANSPORT['\x22]?(?:\s*[:=]\s*['\x22]?(?:$|\(?unset|\(?not set|None\b|<unset|<not set|''|\x22\x22|ibrc\b|\s*$)| (?:is )?(?:unset|not set))"),
+        pattern: Some(
+            r"NVSHMEM_REMOTE_TRANSPORT['\x22]?(?:\s*[:=]\s*['\x22]?(?:$|\(?unset|\(?not set|None\b|<unset|<not set|''|\x22\x22|ibrc\b|\s*$)| (?:is )?(?:unset|not set))",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -200,7 +233,9 @@ pub(super) const RULES: &[Rule] = &[
         cause: "nvshmem-bootstrap-tcp-order",
         needs: &["nvshmem-bootstrap-truncated"],
         because: "A message of NVSHMEM's bootstrap over TCP had {got} bytes where {want} were due: messages arrive in another order than they are read, and PEs exchange wrong connection data. Errors of verbs after it follow.",
-        rules_out: &["The RDMA network: the verbs calls fail with data that came wrong over the control channel."],
+        rules_out: &[
+            "The RDMA network: the verbs calls fail with data that came wrong over the control channel.",
+        ],
         ..BASE
     },
     Rule {
@@ -249,7 +284,9 @@ pub(super) const RULES: &[Rule] = &[
         cause: "container-privilege-devx",
         needs: &["nvshmem-devx-uar"],
         because: "The NIC's page for doorbells could not be allocated through DEVX: the container lacks rights for it.",
-        rules_out: &["The driver's keys: without them the page is allocated and then cannot be mapped (`GPU cannot map UAR`)."],
+        rules_out: &[
+            "The driver's keys: without them the page is allocated and then cannot be mapped (`GPU cannot map UAR`).",
+        ],
         ..BASE
     },
     Rule {
@@ -257,7 +294,9 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["nvshmem-no-more-teams"],
         confidence: Confidence::Certain,
         because: "NVSHMEM has no team left of the number allowed ({max}): newer versions need one more than DeepEP writes into NVSHMEM_MAX_TEAMS.",
-        rules_out: &["Memory: NVSHMEMX_ERROR_OUT_OF_MEMORY is the name of the status, and the text speaks of teams."],
+        rules_out: &[
+            "Memory: NVSHMEMX_ERROR_OUT_OF_MEMORY is the name of the status, and the text speaks of teams.",
+        ],
         ..BASE
     },
     Rule {
@@ -274,7 +313,9 @@ pub(super) const RULES: &[Rule] = &[
         unless: &["af-inet6-forced"],
         confidence: Confidence::Possible,
         because: "NVSHMEM's bootstrap found no interface: the name in NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME does not exist there, or it has no address of the family asked for.",
-        refine: Some(|_, claim| Some(claim.next("`ip -br addr` in the container of the failing rank, and its NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME and _FAMILY."))),
+        refine: Some(|_, claim| {
+            Some(claim.next("`ip -br addr` in the container of the failing rank, and its NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME and _FAMILY."))
+        }),
         ..BASE
     },
     Rule {
@@ -307,19 +348,26 @@ pub(super) fn loaded(case: &Case, near: Option<&Event>) -> Option<String> {
     let banner = || versions(case, "nvshmem-banner");
     let here = near.and_then(|near| {
         let mine = banner().filter(|(_, event)| event.place.file == near.place.file);
-        let (before, after): (Vec<_>, Vec<_>) = mine.partition(|(_, event)| event.place.line <= near.place.line);
+        let (before, after): (Vec<_>, Vec<_>) =
+            mine.partition(|(_, event)| event.place.line <= near.place.line);
         before.last().or(after.first()).map(|(version, _)| *version)
     });
-    let newest = || banner().map(|(version, _)| version).max_by_key(|version| super::timeout::numbers(version));
+    let newest =
+        || banner().map(|(version, _)| version).max_by_key(|version| super::timeout::numbers(version));
     here.or_else(newest)
         .or_else(|| case.version("nvshmem"))
-        .or_else(|| ["nvshmem-host-library", "nvshmem-wheel", "nvshmem-version-said", "nvshmem-source-path"].into_iter().find_map(|signal| versions(case, signal).next().map(|(version, _)| version)))
+        .or_else(|| {
+            ["nvshmem-host-library", "nvshmem-wheel", "nvshmem-version-said", "nvshmem-source-path"]
+                .into_iter()
+                .find_map(|signal| versions(case, signal).next().map(|(version, _)| version))
+        })
         .map(str::to_owned)
 }
 
 /// Versions of the device code in the extension and of the host library, where both are known and differ; with the lines.
 pub(super) fn split<'a>(case: &'a Case, near: Option<&Event>) -> Option<(String, String, Vec<&'a Event>)> {
-    let host = versions(case, "nvshmem-banner").last().or_else(|| versions(case, "nvshmem-host-library").next());
+    let host =
+        versions(case, "nvshmem-banner").last().or_else(|| versions(case, "nvshmem-host-library").next());
     let host_version = loaded(case, near)?;
     let device = versions(case, "nvshmem-device-library").last();
     let device_version = case.version("nvshmem_device").or(device.map(|(version, _)| version));
@@ -348,10 +396,16 @@ fn address_handle(case: &Case, mut claim: Claim) -> Option<Claim> {
     let version = loaded(case, first);
     let old = version.as_deref().map(|version| below(version, (3, 5, 19)));
     claim.evidence.extend(case.first("link-ethernet").map(|event| event.place));
-    claim.evidence.extend(case.first_of(&["nvshmem-banner", "nvshmem-source-path", "nvshmem-version-said"]).map(|event| event.place));
+    claim.evidence.extend(
+        case.first_of(&["nvshmem-banner", "nvshmem-source-path", "nvshmem-version-said"])
+            .map(|event| event.place),
+    );
     let next = "The link layer of the rails (`cat /sys/class/infiniband/*/ports/1/link_layer`) and the NVSHMEM that loaded (its banner).";
     if old == Some(false) {
-        claim.because = format!("NVSHMEM {} could not create an address handle; the fault that is known of this is mended there.", version.unwrap_or_default());
+        claim.because = format!(
+            "NVSHMEM {} could not create an address handle; the fault that is known of this is mended there.",
+            version.unwrap_or_default()
+        );
         return Some(weigh(claim, Confidence::Possible).next(next));
     }
     // A report with this message, where other nodes of the same image work, is open: an old NVSHMEM does not explain it.
@@ -384,12 +438,26 @@ fn modify_qp(case: &Case, mut claim: Claim) -> Option<Claim> {
         case.events("nvshmem-modify-qp-failed").filter_map(|event| event.number("status")).collect();
     let code = codes.first().copied();
     let (says, next) = match code {
-        Some(110) => ("110 is ETIMEDOUT: the peer's NIC was not reached. Low-latency mode connects every PE with every PE, across rails too", "`ib_write_bw` (or rping) between NICs of different rails of two nodes, with the GID index the job uses."),
-        Some(101) => ("101 is ENETUNREACH: there is no route from this NIC's address to the peer's", "The GIDs and addresses of the failing NIC and of its peer (`show_gids`, `ip route get`)."),
-        Some(22) => ("22 is EINVAL: an attribute does not fit the port, such as its GID index, MTU or a port that is down", "State, link layer and GIDs of every HCA that NVSHMEM may take on the failing node (`ibv_devinfo -v`)."),
-        _ => ("the status that verbs returned is not in the lines", "The status before `ibv_modify_qp failed` on the rank that failed first (110, 101 and 22 are three questions)."),
+        Some(110) => (
+            "110 is ETIMEDOUT: the peer's NIC was not reached. Low-latency mode connects every PE with every PE, across rails too",
+            "`ib_write_bw` (or rping) between NICs of different rails of two nodes, with the GID index the job uses.",
+        ),
+        Some(101) => (
+            "101 is ENETUNREACH: there is no route from this NIC's address to the peer's",
+            "The GIDs and addresses of the failing NIC and of its peer (`show_gids`, `ip route get`).",
+        ),
+        Some(22) => (
+            "22 is EINVAL: an attribute does not fit the port, such as its GID index, MTU or a port that is down",
+            "State, link layer and GIDs of every HCA that NVSHMEM may take on the failing node (`ibv_devinfo -v`).",
+        ),
+        _ => (
+            "the status that verbs returned is not in the lines",
+            "The status before `ibv_modify_qp failed` on the rank that failed first (110, 101 and 22 are three questions).",
+        ),
     };
-    claim.because = format!("NVSHMEM could not connect a queue pair; {says}. Which of several reasons it is, these lines do not say.");
+    claim.because = format!(
+        "NVSHMEM could not connect a queue pair; {says}. Which of several reasons it is, these lines do not say."
+    );
     Some(claim.next(next))
 }
 
@@ -404,12 +472,18 @@ fn peer(case: &Case, mut claim: Claim) -> Option<Claim> {
     if gpu / size == peer / size {
         return None;
     }
-    claim.because = format!("PE {gpu} cannot reach PE {peer}, which is on another node ({size} to a node): NVSHMEM has no remote transport between them.");
+    claim.because = format!(
+        "PE {gpu} cannot reach PE {peer}, which is on another node ({size} to a node): NVSHMEM has no remote transport between them."
+    );
     claim.subject = Some(format!("node {}", peer / size));
     let claim = claim
         .not("NVLink or peer access: the first peer that cannot be reached is the first of another node.")
         .next("NVSHMEM_DEBUG=INFO of one rank on each of the two nodes: why each transport was skipped.");
-    Some(if case.has_any(&["ibgda-alloc-skip", "nic-not-mlx5", "ibgda-uar-unmapped"]) { weigh(claim, Confidence::Possible) } else { claim })
+    Some(if case.has_any(&["ibgda-alloc-skip", "nic-not-mlx5", "ibgda-uar-unmapped"]) {
+        weigh(claim, Confidence::Possible)
+    } else {
+        claim
+    })
 }
 
 fn near_peer(case: &Case, mut claim: Claim) -> Option<Claim> {
@@ -418,12 +492,15 @@ fn near_peer(case: &Case, mut claim: Claim) -> Option<Claim> {
     if gpu / size != peer / size {
         return None;
     }
-    claim.because = format!("PE {gpu} cannot reach PE {peer}, and by the numbers both are on one node ({size} to a node): peer access over NVLink or PCIe, if PEs are numbered so.");
+    claim.because = format!(
+        "PE {gpu} cannot reach PE {peer}, and by the numbers both are on one node ({size} to a node): peer access over NVLink or PCIe, if PEs are numbered so."
+    );
     Some(claim.next("`nvidia-smi topo -p2p r` on that node, and which host each PE runs on."))
 }
 
 fn heap(case: &Case, claim: Claim) -> Option<Claim> {
-    let status: Vec<i64> = case.events("nvshmem-heap-failed").filter_map(|event| event.number("status")).collect();
+    let status: Vec<i64> =
+        case.events("nvshmem-heap-failed").filter_map(|event| event.number("status")).collect();
     if case.has("nvshmem-devx-uar") {
         return None;
     }
@@ -431,12 +508,17 @@ fn heap(case: &Case, claim: Claim) -> Option<Claim> {
         return Some(claim);
     }
     let mut claim = claim;
-    claim.because = "NVSHMEM's heap could not be allocated, with another status than out of memory.".to_owned();
-    Some(weigh(claim, Confidence::Possible).next("The status before `cuMemCreate failed`: 2 is out of memory, 1 and 800 are rights or handle types."))
+    claim.because =
+        "NVSHMEM's heap could not be allocated, with another status than out of memory.".to_owned();
+    Some(weigh(claim, Confidence::Possible).next(
+        "The status before `cuMemCreate failed`: 2 is out of memory, 1 and 800 are rights or handle types.",
+    ))
 }
 
 fn efa(case: &Case, mut claim: Claim) -> Option<Claim> {
-    let on_efa = case.version("transport") == Some("efa") || case.version("nic") == Some("efa") || case.has("efa-in-use");
+    let on_efa = case.version("transport") == Some("efa")
+        || case.version("nic") == Some("efa")
+        || case.has("efa-in-use");
     let set = case.variable("NVSHMEM_REMOTE_TRANSPORT");
     if !on_efa || !failing(case) || case.has("remote-transport-libfabric") || set == Some("libfabric") {
         return None;
@@ -446,7 +528,12 @@ fn efa(case: &Case, mut claim: Claim) -> Option<Claim> {
     let unset = case.first("remote-transport-unset");
     claim.evidence.extend(unset.map(|event| event.place));
     if unset.is_some() || set.is_some() || case.environment_printed {
-        return Some(claim.not("DeepEP's kernels: with the transport of IBGDA they have no NIC to ring on EFA."));
+        return Some(
+            claim.not("DeepEP's kernels: with the transport of IBGDA they have no NIC to ring on EFA."),
+        );
     }
-    Some(weigh(claim, Confidence::Possible).next("The environment of one rank: `env | grep -E 'NVSHMEM|FI_'`."))
+    Some(
+        weigh(claim, Confidence::Possible)
+            .next("The environment of one rank: `env | grep -E 'NVSHMEM|FI_'`."),
+    )
 }

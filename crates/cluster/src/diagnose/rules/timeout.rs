@@ -59,7 +59,12 @@ pub(super) const RULES: &[Rule] = &[
         refine: Some(causes::rc_layout),
         ..BASE
     },
-    Rule { cause: "nvshmem-device-host-differ", any: TIMEOUTS_AND_ACCESS, refine: Some(causes::split), ..BASE },
+    Rule {
+        cause: "nvshmem-device-host-differ",
+        any: TIMEOUTS_AND_ACCESS,
+        refine: Some(causes::split),
+        ..BASE
+    },
     Rule {
         cause: "jit-compile-skew",
         any: &[
@@ -114,7 +119,9 @@ pub(super) fn failing(case: &Case) -> bool {
         .iter()
         .filter(|event| event.role == Role::Success && event.signal.ends_with("-done"))
         .collect();
-    let taken_back = |event: &Event| done.iter().any(|done| done.place.file == event.place.file && done.place.line > event.place.line);
+    let taken_back = |event: &Event| {
+        done.iter().any(|done| done.place.file == event.place.file && done.place.line > event.place.line)
+    };
     let bad = |event: &&Event| matches!(event.role, Role::Failure | Role::Follower);
     if case.events.iter().filter(bad).any(|event| !taken_back(event)) {
         return true;
@@ -155,10 +162,13 @@ pub(super) fn patched(case: &Case) -> Option<(bool, bool)> {
 
 /// Whether DeepEP looks queue pairs up where the NVSHMEM that loaded does not have them; none where versions are missing.
 pub(super) fn known_bad(case: &Case) -> Option<bool> {
-    if matches!(case.version("transport"), Some("efa" | "none")) || case.version("dispatcher") == Some("hybridep") {
+    if matches!(case.version("transport"), Some("efa" | "none"))
+        || case.version("dispatcher") == Some("hybridep")
+    {
         return Some(false);
     }
-    let new = super::nvshmem::loaded(case, case.first_of(TIMEOUTS)).map(|version| !below(&version, NEW_LAYOUT));
+    let new =
+        super::nvshmem::loaded(case, case.first_of(TIMEOUTS)).map(|version| !below(&version, NEW_LAYOUT));
     match (new, patched(case)) {
         (Some(false), _) | (_, Some((true, _))) => Some(false),
         (Some(true), Some((false, _))) => Some(true),
