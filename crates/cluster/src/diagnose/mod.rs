@@ -22,6 +22,7 @@ mod text;
 mod time;
 mod timeline;
 mod verdict;
+mod versions;
 
 pub use case::Case;
 pub use event::Event;

@@ -13,6 +13,8 @@ use super::case::Case;
 use super::lines;
 use super::part::{Assembly, Part};
 use super::source::Source;
+use super::versions;
+use crate::check::{self, Target};
 use crate::facts::Facts;
 use crate::stack::{self, Question};
 
@@ -107,9 +109,25 @@ pub fn read_texts(files: &[(&str, &str)]) -> Case {
 /// Fills in what follows from all files together.
 fn complete(assembly: Assembly, evidence: Evidence) -> Case {
     let (mut case, context) = assembly.finish();
+    // A count that a rank of the logs contradicts is none.
+    let most = case.ranks_seen.last().copied();
+    case.world = case.world.filter(|world| most.is_none_or(|most| most < *world));
+    let mut question = evidence.stack.unwrap_or_default();
+    versions::fill(&context, &case.files, &mut question, &mut case.notes);
+    if let Some(facts) = &evidence.facts {
+        question.merge(Question::of(&facts.userspace, Some(facts), None));
+        let target = match question.get("transport") {
+            Some("efa") => Target::DeepepEfa,
+            Some("none") => Target::Expertrail,
+            _ => Target::DeepepIbgda,
+        };
+        case.preflight = check::run(facts, &check::Options { target, ..check::Options::default() }).findings;
+    }
+    question.conclude();
     case.variables = context.variables;
-    case.question = evidence.stack.unwrap_or_default();
-    case.stack = stack::judge(&case.question);
+    case.environment_printed = context.printed;
+    case.stack = stack::judge(&question);
+    case.question = question;
     case.facts = evidence.facts.map(Box::new);
     case
 }
@@ -191,6 +209,7 @@ fn text(mut input: impl BufRead, name: String, index: u32) -> Part {
     let head = input.fill_buf().unwrap_or_default();
     let mut source = Source::new(index, name, &head[..head.len().min(64 << 10)]);
     let result = lines::each(&mut input, |line, number| source.line(line, number));
+    source.finish();
     let mut part = source.part;
     if let Err(error) = result {
         part.notes.push(format!("{}: {error}; what was read before that counts", part.name));
