@@ -3,6 +3,34 @@
 use super::case::Case;
 use super::event::{Event, Place, Role};
 
+/// Signs that a whole run, or the part of it that a failure could have spoiled, ended well: a sub-test that passed is none.
+const WHOLE: [&str; 12] = [
+    "deepep-bandwidth",
+    "deepep-tuning-best",
+    "exit-zero",
+    "expertrail-bench-pass",
+    "guide-figures",
+    "iterations-done",
+    "kube-pod-succeeded",
+    "nccl-tests-ok",
+    "sacct-completed",
+    "server-ready",
+    "tests-passed",
+    "training-finished",
+];
+
+/// Whether the event is such a sign.
+fn whole(event: &Event) -> bool {
+    let number = |name: &str| event.number(name);
+    match event.signal {
+        // The pattern takes every `step 3/30`.
+        "iterations-done" => number("iter")
+            .or(number("iter2"))
+            .is_some_and(|iter| Some(iter) == number("of").or(number("of2"))),
+        signal => WHOLE.contains(&signal),
+    }
+}
+
 /// Which failures a success took back.
 pub(super) struct Healed {
     /// Per file, the last line of a success of the whole run that no failure follows.
@@ -12,16 +40,20 @@ pub(super) struct Healed {
 }
 
 impl Healed {
-    /// Of a case. Success of a whole run are signals whose id ends in `-done`: a sub-test that passed heals nothing.
+    /// Of a case.
     pub(super) fn of(case: &Case) -> Self {
-        let whole = |event: &&Event| event.role == Role::Success && event.signal.ends_with("-done");
         let bad = |event: &&Event| matches!(event.role, Role::Failure | Role::Follower);
         let files = case.files.len();
         let mut until = vec![None; files];
         for (file, until) in until.iter_mut().enumerate() {
             let here = |event: &&Event| event.place.file as usize == file;
-            let last_success =
-                case.events.iter().filter(here).filter(whole).map(|event| event.place.line).max();
+            let last_success = case
+                .events
+                .iter()
+                .filter(here)
+                .filter(|event| whole(event))
+                .map(|event| event.place.line)
+                .max();
             let last_failure = case
                 .events
                 .iter()

@@ -1,6 +1,6 @@
 //! Builds of images and extensions, and code for another GPU.
 
-use super::timeout::weigh;
+use super::timeout::{saying, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -40,7 +40,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal { id: "build-no-nccl", any: &["Cannot find package: nccl"], pattern: None, role: Role::Failure },
     Signal {
         id: "build-killed",
-        any: &["died due to signal 9", "Killed signal terminated program"],
+        any: &["died due to signal 9", "Killed signal terminated program", "Killed (program"],
         pattern: Some(r"(?P<tool>cudafe\+\+|cicc|ptxas|nvcc|cc1plus|nvlink|fatbinary)"),
         role: Role::Failure,
     },
@@ -50,6 +50,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         pattern: Some(
             r"(?P<tool>cudafe\+\+|cicc|ptxas|nvcc|cc1plus|nvlink|fatbinary|g\+\+|gcc|c\+\+|ninja|virtual memory exhausted|out of memory allocating)",
         ),
+        role: Role::Failure,
+    },
+    Signal {
+        id: "build-exit-137",
+        any: &["did not complete successfully: exit code: 137", "returned a non-zero code: 137"],
+        pattern: None,
         role: Role::Failure,
     },
     Signal {
@@ -158,6 +164,15 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
     Rule {
+        unless: &["build-killed", "build-cannot-allocate", "cannot-allocate-memory"],
+        confidence: Confidence::Likely,
+        ..plain(
+            "build-out-of-memory",
+            &["build-exit-137"],
+            "A step of the image build was killed (137 is signal 9): most often the build host ran out of memory.",
+        )
+    },
+    Rule {
         needs: &["cannot-allocate-memory", "build-compiling"],
         unless: &["build-killed", "build-cannot-allocate"],
         confidence: Confidence::Likely,
@@ -204,7 +219,10 @@ fn symbol(case: &Case, mut claim: Claim) -> Option<Claim> {
     let files: Vec<&str> =
         case.events("named-symbol-not-found").filter_map(|event| event.field("file")).collect();
     if case.has("named-symbol-not-found-early") {
-        claim.because = "CUDA does not find the first kernels that DeepEP launches (layout.cu, runtime.cu): the extension holds no code for this GPU.".to_owned();
+        claim = saying(
+            claim,
+            "CUDA does not find the first kernels that DeepEP launches (layout.cu, runtime.cu): the extension holds no code for this GPU.",
+        );
         return Some(claim);
     }
     if case.version("arch") == Some("missing") {

@@ -1,6 +1,6 @@
 //! DeepEP outside of its timeouts: V2, hybrid-ep, forks, frameworks around it.
 
-use super::timeout::weigh;
+use super::timeout::{failing, saying, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -9,12 +9,13 @@ use crate::diagnose::rule::{Claim, Confidence, Rule};
 pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "gpu-kind",
-        any: &["B200", "B300", "H100", "H200", "H800", "H20", "A100", "NVL72"],
+        any: &["B200", "B300", "H100", "H200", "H800", " H20", "xH20", "A100", "NVL72"],
         pattern: Some(
             r"(?:^|[^0-9A-Za-z]|\dx)(?P<gpu>GB200|GB300|B200|B300|H100|H200|H800|H20|A100|NVL72)(?:[^0-9A-Za-z]|$)",
         ),
         role: Role::Context,
     },
+    Signal { id: "mnnvl-on", any: &["MNNVL"], pattern: Some(r"MNNVL 1\b|MNNVL=1"), role: Role::Context },
     Signal {
         id: "hybrid-ep-banner",
         any: &["num_of_ranks_per_node"],
@@ -103,7 +104,9 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "deepep-version-line",
         any: &["deep_ep", "deep-ep", "DeepEP"],
-        pattern: Some(r"(?i)deep[_-]?ep[\s:=@v]+(?P<version>\d+\.\d+\.\d+)(?:\+(?P<commit>[0-9a-f]{7,40}))?"),
+        pattern: Some(
+            r"(?i)deep[_-]?ep[\s:=@v-]+(?P<version>\d+\.\d+\.\d+)(?:\+(?P<commit>[0-9a-f]{7,40}))?|deep[_-]?ep[^\n]{0,80}?\b(?P<named>[0-9a-f]{7,40})\b",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -123,7 +126,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal { id: "bonded-nic", any: &["mlx5_bond_"], pattern: None, role: Role::Context },
     Signal {
         id: "vllm-dbo",
-        any: &["dbo", "DBO", "ubatch", "dual batch", "dual-batch", "Dual Batch"],
+        any: &["-dbo", "_dbo", "dbo_", " DBO", "DBO ", "ubatch", "dual batch", "dual-batch", "Dual Batch"],
         pattern: Some(
             r"--enable-dbo|enable_dbo['\x22]?[=:] ?(?:True|true)|\b(?:DBO|dbo)[ _-]enabled|[Dd]ual[ -][Bb]atch [Oo]verlap|ubatch_wrapper|ubatching|dbo_(?:current|yield|enabled|register|switch)",
         ),
@@ -240,6 +243,9 @@ pub(super) fn gpu(case: &Case) -> Option<(&'static str, u32)> {
 
 /// Whether one NVLink domain spans hosts here; none where the log does not name the GPUs.
 fn rack(case: &Case) -> Option<bool> {
+    if case.has("mnnvl-on") {
+        return Some(true);
+    }
     gpu(case).map(|(kind, _)| matches!(kind, "GB200" | "GB300" | "NVL72"))
 }
 
@@ -261,10 +267,13 @@ fn dual_batch(case: &Case, mut claim: Claim) -> Option<Claim> {
 fn overcount(case: &Case, mut claim: Claim) -> Option<Claim> {
     let banner = case.first("hybrid-ep-banner")?;
     let counted = banner.number("ranks")?;
+    if !failing(case) {
+        return None;
+    }
     let hangs =
-        case.first_of(&["nccl-watchdog", "low-latency-timeout", "kernel-timeout", "timeout-check-failed"])?;
+        case.first_of(&["nccl-watchdog", "low-latency-timeout", "kernel-timeout", "timeout-check-failed"]);
     let local = local_world(case).or_else(|| (rack(case) == Some(true)).then_some(4));
-    claim.evidence = vec![banner.place, hangs.place];
+    claim.evidence = [Some(banner), hangs].into_iter().flatten().map(|event| event.place).collect();
     let Some(local) = local else {
         claim.because = format!(
             "hybrid-ep counts {counted} ranks in a node. If a node has fewer, it counts GPUs of other hosts as its own and waits for them for ever."
@@ -325,7 +334,10 @@ fn gin(case: &Case, mut claim: Claim) -> Option<Claim> {
             claim.not("A libmlx5 that is too old: no `dlvsym failed on mlx5dv_...` line stands before it."),
         );
     }
-    claim.because = "DeepEP V2 got no GIN type of NCCL. Its own check (before pull request 630) or a libmlx5 without the symbols of MLX5_1.25 do that.".to_owned();
+    claim = saying(
+        claim,
+        "DeepEP V2 got no GIN type of NCCL. Its own check (before pull request 630) or a libmlx5 without the symbols of MLX5_1.25 do that.",
+    );
     Some(
         weigh(claim, Confidence::Possible).next(
             "The run again with NCCL_DEBUG=INFO: a line `dlvsym failed on mlx5dv_reg_dmabuf_mr` decides.",

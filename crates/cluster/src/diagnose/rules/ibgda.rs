@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::timeout::{failing, weigh};
+use super::timeout::{Questions, Reached, When, failing, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -207,7 +207,7 @@ pub(super) const RULES: &[Rule] = &[
 fn only_node(case: &Case, signals: &[&str]) -> Option<String> {
     let with: BTreeSet<_> = signals.iter().flat_map(|signal| case.nodes(signal)).collect();
     let few = with.len() < case.nodes_seen.len() && !with.is_empty() && with.len() <= 3;
-    few.then(|| with.iter().map(|node| node.as_ref()).collect::<Vec<_>>().join(", "))
+    few.then(|| with.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", "))
 }
 
 /// Keeps a claim about a warning where the run went on to fail by one of `ends`, or failed otherwise (then less sure).
@@ -268,12 +268,14 @@ pub(super) fn tweaks_seen(case: &Case) -> Vec<&'static str> {
 /// Whether tweaks explain a failure: two of them, or one with signs that keys or modules are missing.
 pub(super) fn tweaked(case: &Case) -> bool {
     let seen = tweaks_seen(case);
-    let handler_alone = seen == ["NVSHMEM_IBGDA_NIC_HANDLER"];
+    // A handler of `gpu` alone is a setting that some clusters keep on purpose: it makes missing keys fail loudly.
+    let gpu =
+        case.variable("NVSHMEM_IBGDA_NIC_HANDLER").is_none_or(|value| value.eq_ignore_ascii_case("gpu"));
+    let handler_alone = gpu && seen == ["NVSHMEM_IBGDA_NIC_HANDLER"];
     let signs = case.has_any(&["ibgda-alloc-skip", "iomemory-800", "ibgda-uar-unmapped"])
         || without_modules(case).is_some_and(|bad| !bad.is_empty())
         || without_keys(case).is_some_and(|bad| !bad.is_empty());
     let fails = case.has_any(super::timeout::TIMEOUTS) || (signs && failing(case));
-    // A handler alone is a setting that some clusters keep on purpose.
     fails && (seen.len() > 1 || (seen.len() == 1 && !handler_alone && signs))
 }
 
@@ -313,7 +315,15 @@ fn skipped(case: &Case, mut claim: Claim) -> Option<Claim> {
         return Some(weigh(claim, Confidence::Possible));
     }
     let claim = claim.not("One bad NIC: every device of the rank was skipped.");
+    let claim = if elsewhere(case) { weigh(claim, Confidence::Possible) } else { claim };
     Some(if tweaked(case) { weigh(claim, Confidence::Possible) } else { claim })
+}
+
+/// Whether the run came past its transport, or a rank failed otherwise first.
+fn elsewhere(case: &Case) -> bool {
+    Questions::of(case).is_some_and(|questions| {
+        questions.when.answer == When::Later || matches!(questions.reached.answer, Reached::Failed(_))
+    })
 }
 
 fn keys(case: &Case, mut claim: Claim) -> Option<Claim> {
@@ -330,6 +340,9 @@ fn keys(case: &Case, mut claim: Claim) -> Option<Claim> {
         Some(nodes) if nodes.is_empty() => return Some(weigh(claim, Confidence::Possible)),
         Some(nodes) => claim.subject = Some(nodes.join(", ")),
         None => {}
+    }
+    if elsewhere(case) {
+        claim = weigh(claim, Confidence::Possible);
     }
     // Without it the warning says only that the CPU takes the doorbells.
     if end.is_none() && !case.has("ibgda-uar-unmapped") {

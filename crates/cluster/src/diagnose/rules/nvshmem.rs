@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::deepep;
-use super::timeout::{below, failing, weigh};
+use super::timeout::{below, failing, saying, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Event, Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -126,13 +126,13 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "link-ethernet",
         any: &["Ethernet", "RoCE", "ROCE", "/RoCE"],
-        pattern: Some(r"(?i:link[_ ]layer)\W{1,6}Ethernet|\bRoCE(?:v2)?\b|/RoCE\b"),
+        pattern: Some(r"(?i:link[_ ]layer)\W{1,20}Ethernet|\bRoCE(?:v2)?\b|/RoCE\b"),
         role: Role::Context,
     },
     Signal {
         id: "link-infiniband",
-        any: &["InfiniBand", "/IB"],
-        pattern: Some(r"(?i:link[_ ]layer)\W{1,6}InfiniBand|mlx5_\w+:\d/IB\b"),
+        any: &["InfiniBand", ":1/IB", "NET/IB"],
+        pattern: Some(r"(?i:link[_ ]layer)\W{1,20}InfiniBand|mlx5_\w+:\d/IB\b"),
         role: Role::Context,
     },
     Signal {
@@ -184,7 +184,8 @@ pub(super) const SIGNALS: &[Signal] = &[
             "FI_PROVIDER",
             "rdmap",
             "vpc.amazonaws.com/efa",
-            "EFA",
+            "EFA ",
+            " EFA",
         ],
         pattern: Some(
             r"(?i:selected provider is efa)|provider: efa|FI_PROVIDER\W{1,5}efa|NVSHMEM_LIBFABRIC_PROVIDER\W{1,5}efa|NET/OFI .*(?:efa|EFA|rdmap)|\brdmap\d+s\d+|vpc\.amazonaws\.com/efa|\bEFA\b.*(?:device|adapter|provider|NIC|interface|installer)|p[56][a-z0-9-]*\.48xlarge",
@@ -381,6 +382,11 @@ pub(super) fn split<'a>(case: &'a Case, near: Option<&Event>) -> Option<(String,
     Some((device_version.to_owned(), host_version, lines))
 }
 
+/// Whether something says the version of the device code itself, and not of a wheel beside it.
+pub(super) fn device_said(case: &Case) -> bool {
+    case.version("nvshmem_device").is_some() || case.has("nvshmem-device-library")
+}
+
 /// Whether the rails are Ethernet, where something says so.
 fn roce(case: &Case) -> Option<bool> {
     match case.version("roce") {
@@ -391,6 +397,7 @@ fn roce(case: &Case) -> Option<bool> {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a rule takes to look closer")]
 fn address_handle(case: &Case, mut claim: Claim) -> Option<Claim> {
     let first = case.first("nvshmem-address-handle");
     let version = loaded(case, first);
@@ -421,6 +428,7 @@ fn address_handle(case: &Case, mut claim: Claim) -> Option<Claim> {
     Some(claim.not("A wrong GID or a cable: those fail when queue pairs connect (`ibv_modify_qp failed`), not when an address handle is made."))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a rule takes to look closer")]
 fn gid_variable(case: &Case, mut claim: Claim) -> Option<Claim> {
     let version = loaded(case, case.first("nvshmem-modify-qp-failed"));
     claim.subject = Some("NVSHMEM_IB_GID_INDEX".to_owned());
@@ -433,6 +441,7 @@ fn gid_variable(case: &Case, mut claim: Claim) -> Option<Claim> {
     Some(weigh(claim, Confidence::Possible).next("Whether the library that loads knows the variable: `strings libnvshmem_host.so.3 nvshmem_transport_*.so* | grep GID_INDEX`."))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a rule takes to look closer")]
 fn modify_qp(case: &Case, mut claim: Claim) -> Option<Claim> {
     let codes: BTreeSet<i64> =
         case.events("nvshmem-modify-qp-failed").filter_map(|event| event.number("status")).collect();
@@ -508,8 +517,7 @@ fn heap(case: &Case, claim: Claim) -> Option<Claim> {
         return Some(claim);
     }
     let mut claim = claim;
-    claim.because =
-        "NVSHMEM's heap could not be allocated, with another status than out of memory.".to_owned();
+    claim = saying(claim, "NVSHMEM's heap could not be allocated, with another status than out of memory.");
     Some(weigh(claim, Confidence::Possible).next(
         "The status before `cuMemCreate failed`: 2 is out of memory, 1 and 800 are rights or handle types.",
     ))
@@ -527,7 +535,10 @@ fn efa(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.evidence.extend(case.first("efa-in-use").map(|event| event.place));
     let unset = case.first("remote-transport-unset");
     claim.evidence.extend(unset.map(|event| event.place));
-    if unset.is_some() || set.is_some() || case.environment_printed {
+    // Several of NVSHMEM's and libfabric's variables are shown, and this is not among them.
+    let shown =
+        case.variables.keys().filter(|name| name.starts_with("NVSHMEM_") || name.starts_with("FI_")).count();
+    if unset.is_some() || set.is_some() || case.environment_printed || shown > 2 {
         return Some(
             claim.not("DeepEP's kernels: with the transport of IBGDA they have no NIC to ring on EFA."),
         );

@@ -112,6 +112,12 @@ pub(super) fn weigh(mut claim: Claim, confidence: Confidence) -> Claim {
     claim
 }
 
+/// A claim that says something else.
+pub(super) fn saying(mut claim: Claim, because: impl Into<String>) -> Claim {
+    claim.because = because.into();
+    claim
+}
+
 /// Whether the run failed: a failure, or what follows one, that no success of the whole run came after.
 pub(super) fn failing(case: &Case) -> bool {
     let done: Vec<&Event> = case
@@ -153,7 +159,8 @@ pub(super) fn patched(case: &Case) -> Option<(bool, bool)> {
     if let Some(known) = case.version("564") {
         return Some((known == "yes", case.question.commit_alone));
     }
-    let commits = case.events("deepep-version-line").filter_map(|event| event.field("commit"));
+    let commits =
+        case.events("deepep-version-line").filter_map(|event| event.field("commit").or(event.field("named")));
     commits
         .filter_map(|commit| matrix().commits.get(commit.get(..7)?))
         .next()

@@ -3,7 +3,7 @@
 use super::super::{deepep, ibgda, nvshmem};
 use super::kernel::{self, Silent};
 use super::questions::{Frame, Questions, Reached, When, earlier_failure, preparing};
-use super::{NEW_LAYOUT, TIMEOUTS, below, failing, known_bad, patched, weigh};
+use super::{NEW_LAYOUT, TIMEOUTS, below, failing, known_bad, patched, saying, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::Event;
 use crate::diagnose::rule::{Claim, Confidence};
@@ -37,6 +37,15 @@ fn layout(case: &Case, questions: &Questions) -> Option<Confidence> {
     // Such a pair makes no dispatch between nodes work: one that did clears it. So does a rank that got its counts.
     if questions.when.answer == When::Later || case.has("recv-counters-set") {
         return Some(Confidence::Possible);
+    }
+    // Device code built for the old order under a library of the new one: no change of DeepEP's source matters.
+    let split = nvshmem::split(case, Some(first)).is_some_and(|(device, host, _)| {
+        below(&device, NEW_LAYOUT) && !below(&host, NEW_LAYOUT) && !case.has("versions-aligned")
+    });
+    let split = split && nvshmem::device_said(case);
+    if split && !access && questions.quiet() && !questions.someone_else() {
+        let lacks = questions.mismatch == Some(true) || hybrid(case);
+        return Some(if lacks { Confidence::Certain } else { Confidence::Likely });
     }
     if questions.mismatch == Some(true) {
         let alone = patched(case).is_some_and(|(_, alone)| alone);
@@ -75,12 +84,21 @@ fn older_run_passed(case: &Case, first: &Event) -> bool {
     })
 }
 
+/// An illegal access after a timeout is no evidence: it follows.
+fn without_access(case: &Case, claim: &mut Claim) {
+    if case.has_any(TIMEOUTS) {
+        let access = case.first("cuda-illegal-memory-access").map(|event| event.place);
+        claim.evidence.retain(|place| Some(*place) != access);
+    }
+}
+
 /// NVSHMEM's default queue pairs lie where DeepEP does not look.
 pub(super) fn rc_layout(case: &Case, mut claim: Claim) -> Option<Claim> {
     let questions = Questions::of(case)?;
     claim.confidence = layout(case, &questions)?;
     let near = first(case);
     let version = nvshmem::loaded(case, near);
+    without_access(case, &mut claim);
     claim.evidence.extend(questions.versions.evidence.iter().copied());
     let stuck = case.first("recv-counters-unset").map(|event| event.place);
     claim.evidence.extend(stuck);
@@ -90,7 +108,10 @@ pub(super) fn rc_layout(case: &Case, mut claim: Claim) -> Option<Claim> {
         if decided(case, &questions, "nvshmem-rc-layout-mismatch") {
             return None;
         }
-        claim.because = "NVSHMEM from 3.5.19 on and a DeepEP without pull request 564 stop at the first dispatch like this. Decided by: the NVSHMEM that loaded (its banner) and the commit of DeepEP.".to_owned();
+        claim = saying(
+            claim,
+            "NVSHMEM from 3.5.19 on and a DeepEP without pull request 564 stop at the first dispatch like this. Decided by: the NVSHMEM that loaded (its banner) and the commit of DeepEP.",
+        );
         return Some(claim.next(questions.next(case)));
     }
     let lacks = match patched(case) {
@@ -129,8 +150,13 @@ pub(super) fn split(case: &Case, mut claim: Claim) -> Option<Claim> {
     if case.has("versions-aligned") {
         return None;
     }
-    let said = case.has("nvshmem-device-library") || case.version("nvshmem_device").is_some();
-    claim.confidence = if said { Confidence::Certain } else { Confidence::Likely };
+    // Where DeepEP is known to lack what the loaded NVSHMEM needs, one version of both would not heal it: that comes first.
+    let lacks = known_bad(case) == Some(true) || (hybrid(case) && !below(&host, NEW_LAYOUT));
+    claim.confidence = match (nvshmem::device_said(case), lacks) {
+        (true, false) => Confidence::Certain,
+        (false, true) => Confidence::Possible,
+        _ => Confidence::Likely,
+    };
     claim.evidence = lines.iter().map(|event| event.place).chain([first.place]).collect();
     claim.because = format!(
         "The extension holds device code of NVSHMEM {device}, and the host library that loads is {host}: they share structures in device memory."
@@ -212,11 +238,17 @@ pub(super) fn qp_race(case: &Case, mut claim: Claim) -> Option<Claim> {
         if decided(case, &questions, "deepep-qp-race") {
             return None;
         }
-        claim.because = "A forwarder waited for counts that another node never wrote (meta 0, 0, 0, 0). A DeepEP of April or May 2025 loses work requests like that. Decided by: DeepEP's commit.".to_owned();
+        claim = saying(
+            claim,
+            "A forwarder waited for counts that another node never wrote (meta 0, 0, 0, 0). A DeepEP of April or May 2025 loses work requests like that. Decided by: DeepEP's commit.",
+        );
         claim.subject = Some(silent.text());
         return Some(weigh(claim, Confidence::Possible).next(questions.next(case)));
     }
-    claim.because = "Forwarders waited for counts that the other node never wrote (meta 0, 0, 0, 0), on some channels and not on others, with a DeepEP in which warps of one channel can submit to one queue pair at a time and lose work requests.".to_owned();
+    claim = saying(
+        claim,
+        "Forwarders waited for counts that the other node never wrote (meta 0, 0, 0, 0), on some channels and not on others, with a DeepEP in which warps of one channel can submit to one queue pair at a time and lose work requests.",
+    );
     claim.subject = Some("DeepEP before pull request 181".to_owned());
     Some(claim.not(
         "NVLink: the NVL receivers wait for a forwarder of their own node, which waits for the other node.",
@@ -359,7 +391,10 @@ pub(super) fn maybe_jit(case: &Case, mut claim: Claim) -> Option<Claim> {
     if !framework || !failing(case) || decided(case, &questions, "") {
         return None;
     }
-    claim.because = "A rank may still have compiled kernels while the others waited; a second start with a warm cache then works. Decided by: compile or warm-up lines of the ranks that did not time out.".to_owned();
+    claim = saying(
+        claim,
+        "A rank may still have compiled kernels while the others waited; a second start with a warm cache then works. Decided by: compile or warm-up lines of the ranks that did not time out.",
+    );
     Some(weigh(claim, Confidence::Possible).next(questions.next(case)))
 }
 
@@ -369,7 +404,10 @@ pub(super) fn mapping(case: &Case, mut claim: Claim) -> Option<Claim> {
     if !case.has_any(&["bonded-nic", "kernel-timeout"]) {
         return None;
     }
-    claim.because = "Ranks may use a NIC that is not theirs, or one NIC for several of them (bonds, more GPUs than NICs). Decided by: the NIC that NVSHMEM_DEBUG=INFO shows for each rank, against `expertrail topo`.".to_owned();
+    claim = saying(
+        claim,
+        "Ranks may use a NIC that is not theirs, or one NIC for several of them (bonds, more GPUs than NICs). Decided by: the NIC that NVSHMEM_DEBUG=INFO shows for each rank, against `expertrail topo`.",
+    );
     claim.evidence.extend(case.first("bonded-nic").map(|event| event.place));
     Some(weigh(claim, Confidence::Possible).next(questions.next(case)))
 }
@@ -381,7 +419,10 @@ pub(super) fn maybe_dual_batch(case: &Case, mut claim: Claim) -> Option<Claim> {
     if !vllm || case.has("vllm-dbo") || case.has("dispatch-timeout") || questions.someone_else() {
         return None;
     }
-    claim.because = "vLLM's dual batch overlap with DeepEP's high-throughput mode stops like this. Decided by: whether --enable-dbo is set.".to_owned();
+    claim = saying(
+        claim,
+        "vLLM's dual batch overlap with DeepEP's high-throughput mode stops like this. Decided by: whether --enable-dbo is set.",
+    );
     Some(
         weigh(claim, Confidence::Possible)
             .next("The arguments of `vllm serve`: whether --enable-dbo is among them.".to_owned()),
@@ -398,6 +439,9 @@ pub(super) fn device_states(case: &Case, mut claim: Claim) -> Option<Claim> {
     {
         return None;
     }
-    claim.because = "An illegal access is the first failure, with no wait before it. With NVSHMEM built from source, an extension compiled without __CUDACC_RDC__ can have a state of IBGDA of its own that nobody fills. Decided by: how NVSHMEM was built, and DeepEP's commit.".to_owned();
+    claim = saying(
+        claim,
+        "An illegal access is the first failure, with no wait before it. With NVSHMEM built from source, an extension compiled without __CUDACC_RDC__ can have a state of IBGDA of its own that nobody fills. Decided by: how NVSHMEM was built, and DeepEP's commit.",
+    );
     Some(weigh(claim, Confidence::Possible).next("`compute-sanitizer` of one rank at the first dispatch, with the versions that load (`expertrail stack`)."))
 }

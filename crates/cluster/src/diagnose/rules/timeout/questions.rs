@@ -269,7 +269,7 @@ pub(super) fn preparing<'a>(case: &'a Case, first: &Event) -> Option<&'a Event> 
             })
         };
         end("jit-finished")
-            || end("serving")
+            || end("served")
             || end("deepep-subtest-passed")
             || end("later-pass")
             || case.events("jit-compiling").any(|event| done(event) && start.before(event) == Some(true))
@@ -410,8 +410,8 @@ fn when(case: &Case, first: &Event) -> Asked<When> {
             return at(When::Later, event);
         }
     }
-    if case.count("serving") > 2 && case.events("serving").filter(here).count() > 2 {
-        return case.first("serving").map_or_else(Asked::default, |event| at(When::Later, event));
+    if let Some(event) = case.events("served").find(here) {
+        return at(When::Later, event);
     }
     if let Some(event) = ["first-pass", "internode-section", "deepep-subtest"]
         .iter()

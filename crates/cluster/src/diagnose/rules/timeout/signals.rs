@@ -112,7 +112,7 @@ pub(in super::super) const SIGNALS: Signals = &[
     },
     Signal {
         id: "jit-finished",
-        any: &["DeepGEMM", "JIT", "warmup", "Warmup"],
+        any: &["DeepGEMM", "JIT ", " JIT", "warmup", "Warmup"],
         pattern: Some(
             r"(?i)(?:deepgemm|jit|kernel)\b.{0,60}(?:\b100%|finished|completed?\b|\bdone\b|took [\d.]+|loaded from cache|cache hit)|warmup (?:finished|done|complete)",
         ),
@@ -129,6 +129,12 @@ pub(in super::super) const SIGNALS: Signals = &[
             "POST /v1/",
             "POST /generate",
         ],
+        pattern: None,
+        role: Role::Progress,
+    },
+    Signal {
+        id: "served",
+        any: &["Decode batch", "200 OK", "Avg generation throughput"],
         pattern: None,
         role: Role::Progress,
     },
@@ -179,9 +185,8 @@ pub(in super::super) const SIGNALS: Signals = &[
             "iteration-0",
             "iteration: 0",
             "Iteration: 0",
-            "[0/",
-            "0/30",
-            " 0/",
+            "| 0/",
+            " 0/3",
         ],
         pattern: Some(
             r"(?i)\bfirst (?:\w+ )?(?:dispatch|forward|logprob|iteration|step|micro-?batch|moe|batch|all-to-all|pass)|\b(?:iter(?:ation)?|step)s?[ =:#\[-]*0\b|\b0/\d+ \[",
@@ -192,7 +197,7 @@ pub(in super::super) const SIGNALS: Signals = &[
         id: "later-pass",
         any: &["iteration", "Iteration", "step", "Step", "iter "],
         pattern: Some(
-            r"(?i)\b(?:iter(?:ation)?|(?:global_?)?step)s?[ =:#\[(]*\s*(?P<iter>[1-9]\d*)\b.*(?:loss|elapsed|time|tflop|throughput|\bms\b|s/it|it/s|mfu|tokens)",
+            r"(?i)\b(?:iter(?:ation)?|(?:global_?)?step)s?[ =:#\[(]*\s*(?P<iter>[1-9]\d*)\b.*(?:loss|elapsed time|time per iteration|step time|tflop|throughput|s/it|it/s|mfu|grad.?norm|tokens/s|tokens per)",
         ),
         role: Role::Progress,
     },
