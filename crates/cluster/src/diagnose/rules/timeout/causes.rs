@@ -2,7 +2,7 @@
 
 use super::super::{deepep, ibgda, nvshmem};
 use super::kernel::{self, Silent};
-use super::questions::{Frame, Questions, Reached, When, earlier_failure, preparing};
+use super::questions::{Devices, Frame, Questions, Reached, When, earlier_failure, preparing};
 use super::{NEW_LAYOUT, TIMEOUTS, below, failing, known_bad, patched, saying, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::Event;
@@ -270,6 +270,8 @@ fn decided(case: &Case, questions: &Questions, besides: &str) -> bool {
         || matches!(questions.reached.answer, Reached::Preparing | Reached::Failed(_))
         || (nvshmem::split(case, first(case)).is_some() && !case.has("versions-aligned"))
         || ibgda::tweaked(case)
+        || (case.has_any(&["ibgda-alloc-skip", "iomemory-800", "ibgda-uar-unmapped"])
+            && questions.devices.answer == Devices::All)
 }
 
 /// Whether waits between nodes with no other explanation leave room for a hypothesis.
