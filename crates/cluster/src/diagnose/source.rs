@@ -48,6 +48,8 @@ pub(super) struct Source {
     describe: Describe,
     /// A table or a description was seen to start.
     tabular: bool,
+    /// States that were read, where they are asked for.
+    pub(super) told: Option<Vec<(u64, String)>>,
 }
 
 /// Lines of a document, until it ends.
@@ -73,6 +75,7 @@ impl Source {
             tables: Tables::default(),
             describe: Describe::default(),
             tabular: false,
+            told: None,
         };
         source.named = source.of_name();
         source
@@ -197,6 +200,9 @@ impl Source {
             let time = state.time.map(|seconds| Stamp { seconds, clock: Clock::Date, year: None });
             let origin = Origin { node, time, ..Origin::default() };
             self.carry = None;
+            if let Some(told) = &mut self.told {
+                told.push((first + state.line, state.text.clone()));
+            }
             self.body(state.text.as_bytes(), first + state.line, &origin);
         }
     }
