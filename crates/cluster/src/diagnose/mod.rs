@@ -4,9 +4,21 @@
 //! the lines that say so and what rules look-alikes out.
 
 pub mod case;
+mod context;
 pub mod event;
+mod json_line;
+mod lines;
+mod name;
+mod part;
+mod prefix;
+pub mod read;
 pub mod rule;
 pub mod rules;
+mod scan;
+mod source;
+pub mod structured;
+mod time;
 
 pub use case::Case;
 pub use event::Event;
+pub use read::{Evidence, Input, ReadError, read, read_texts};

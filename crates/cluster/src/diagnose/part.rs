@@ -1,0 +1,265 @@
+//! What is kept of one file, and how the parts of all files become a case.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::case::{Case, Tally};
+use super::context::Context;
+use super::event::{Event, Place};
+use super::prefix::Writer;
+use super::scan::scanner;
+use super::time;
+
+/// Events of a signal that are kept in order of reading.
+pub(super) const FIRST: usize = 64;
+/// Ranks of which the earliest event of a signal is kept as well.
+pub(super) const RANKS: usize = 512;
+/// Ranks, hosts that are counted at most: more is no run, but text that looks like one.
+const NAMES: usize = 65_536;
+
+/// Clock of times without a year, until all files are read.
+pub(super) const YEARLESS: u8 = 255;
+
+/// An event whose rank is not resolved yet.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    /// The event; its rank is filled in by [`Assembly::finish`].
+    pub(super) event: Event,
+    /// Who wrote it.
+    pub(super) writer: Option<Writer>,
+}
+
+impl Draft {
+    fn earlier(&self, other: &Self) -> bool {
+        match (self.event.time, other.event.time) {
+            (Some(mine), Some(theirs)) if self.event.clock == other.event.clock => mine < theirs,
+            _ => false,
+        }
+    }
+}
+
+/// Occurrences of one signal in one file.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    lines: u64,
+    writers: BTreeSet<Writer>,
+    nodes: BTreeSet<Arc<str>>,
+    first: Vec<Draft>,
+    by_writer: BTreeMap<Writer, Draft>,
+}
+
+impl Count {
+    /// Counts a line; whether its event is wanted.
+    pub(super) fn line(
+        &mut self,
+        writer: Option<Writer>,
+        node: Option<&Arc<str>>,
+        time: Option<f64>,
+    ) -> bool {
+        self.lines += 1;
+        if let Some(writer) = writer
+            && self.writers.len() < NAMES
+        {
+            self.writers.insert(writer);
+        }
+        if let Some(node) = node
+            && !self.nodes.contains(node)
+            && self.nodes.len() < NAMES
+        {
+            self.nodes.insert(Arc::clone(node));
+        }
+        self.first.len() < FIRST
+            || writer.is_some_and(|writer| match self.by_writer.get(&writer) {
+                None => self.by_writer.len() < RANKS,
+                Some(known) => time.is_some_and(|time| known.event.time.is_some_and(|known| time < known)),
+            })
+    }
+
+    /// Keeps the event.
+    pub(super) fn keep(&mut self, draft: Draft) {
+        if let Some(writer) = draft.writer {
+            self.earliest(writer, &draft);
+        }
+        if self.first.len() < FIRST {
+            self.first.push(draft);
+        }
+    }
+
+    /// Takes in the count of a later file.
+    fn add(&mut self, other: Self) {
+        self.lines += other.lines;
+        for writer in other.writers {
+            if self.writers.len() < NAMES {
+                self.writers.insert(writer);
+            }
+        }
+        for node in other.nodes {
+            if self.nodes.len() < NAMES {
+                self.nodes.insert(node);
+            }
+        }
+        let room = FIRST.saturating_sub(self.first.len());
+        self.first.extend(other.first.into_iter().take(room));
+        for (writer, draft) in other.by_writer {
+            self.earliest(writer, &draft);
+        }
+    }
+
+    fn earliest(&mut self, writer: Writer, draft: &Draft) {
+        let room = self.by_writer.len() < RANKS;
+        match self.by_writer.get_mut(&writer) {
+            Some(known) if draft.earlier(known) => *known = draft.clone(),
+            None if room => drop(self.by_writer.insert(writer, draft.clone())),
+            _ => {}
+        }
+    }
+}
+
+/// What is kept of one file.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// Name of the file.
+    pub(super) name: String,
+    /// By number of the signal.
+    pub(super) counts: BTreeMap<u16, Count>,
+    /// Who wrote anything.
+    pub(super) writers: BTreeSet<Writer>,
+    /// Lines had a task and a rank that differ: tasks are nodes there.
+    pub(super) tasks_are_nodes: bool,
+    /// Hosts or pods that wrote anything.
+    pub(super) nodes: BTreeSet<Arc<str>>,
+    /// Which of the nodes wrote this file, where it says so.
+    pub(super) node_rank: Option<u32>,
+    /// Variables, versions, the size of the run.
+    pub(super) context: Context,
+    /// The year of its dates.
+    pub(super) year: Option<i64>,
+    /// What should be said of its reading.
+    pub(super) notes: Vec<String>,
+}
+
+impl Part {
+    pub(super) fn saw(&mut self, writer: Writer) {
+        if self.writers.len() < NAMES {
+            self.writers.insert(writer);
+        }
+    }
+
+    pub(super) fn saw_node(&mut self, node: &Arc<str>) {
+        if !self.nodes.contains(node) && self.nodes.len() < NAMES {
+            self.nodes.insert(Arc::clone(node));
+        }
+    }
+}
+
+/// A case in the making.
+#[derive(Debug, Default)]
+pub(super) struct Assembly {
+    case: Case,
+    counts: BTreeMap<u16, Count>,
+    /// Context of all files.
+    pub(super) context: Context,
+    year: Option<i64>,
+    locals: BTreeSet<u32>,
+}
+
+impl Assembly {
+    /// Takes in the next file.
+    pub(super) fn add(&mut self, mut part: Part, only: bool) {
+        // A rank within its node is a rank of the run where the node is known, or where there is nothing else.
+        let ranks = part.writers.iter().any(|writer| matches!(writer, Writer::Rank(_)));
+        let per = part.context.per_node().or(self.context.per_node());
+        let base = match (part.node_rank, per) {
+            (Some(0), _) => Some(0),
+            (Some(node), Some(per)) => node.checked_mul(per),
+            _ if only => Some(0),
+            _ => None,
+        };
+        let resolve = |writer: Writer| -> Option<u32> {
+            match writer {
+                Writer::Rank(rank) => Some(rank),
+                Writer::Task(task) => (!part.tasks_are_nodes).then_some(task),
+                Writer::Local(local) => base
+                    .filter(|_| !ranks || base != Some(0) || only)
+                    .and_then(|base| base.checked_add(local)),
+            }
+        };
+        for writer in &part.writers {
+            match resolve(*writer) {
+                Some(rank) => drop(self.case.ranks_seen.insert(rank)),
+                None => {
+                    if let Writer::Local(local) = writer {
+                        self.locals.insert(*local);
+                    }
+                }
+            }
+        }
+        for (number, mut count) in std::mem::take(&mut part.counts) {
+            count.writers =
+                count.writers.iter().filter_map(|writer| resolve(*writer)).map(Writer::Rank).collect();
+            let settle = |draft: &mut Draft| {
+                draft.event.rank = draft.writer.and_then(resolve);
+                draft.writer = draft.event.rank.map(Writer::Rank);
+            };
+            count.first.iter_mut().for_each(settle);
+            let by_writer = std::mem::take(&mut count.by_writer);
+            for (_, mut draft) in by_writer {
+                settle(&mut draft);
+                if let Some(writer) = draft.writer {
+                    count.by_writer.entry(writer).or_insert(draft);
+                }
+            }
+            self.counts.entry(number).or_default().add(count);
+        }
+        self.case.nodes_seen.append(&mut part.nodes);
+        self.case.files.push(part.name);
+        self.case.notes.append(&mut part.notes);
+        self.year = self.year.or(part.year);
+        self.context.add(part.context);
+    }
+
+    /// A note about the reading as a whole.
+    pub(super) fn note(&mut self, note: String) {
+        self.case.notes.push(note);
+    }
+
+    /// The case, without what was given beside the logs.
+    pub(super) fn finish(mut self) -> (Case, Context) {
+        let year = self.year.unwrap_or(1970);
+        let mut events: Vec<(u16, Event)> = Vec::new();
+        for (number, count) in self.counts {
+            let signal = scanner().signal(number);
+            let tally = Tally {
+                lines: count.lines,
+                ranks: count
+                    .writers
+                    .iter()
+                    .filter_map(|writer| if let Writer::Rank(rank) = writer { Some(*rank) } else { None })
+                    .collect(),
+                nodes: count.nodes,
+                events: Vec::new(),
+            };
+            self.case.tallies.insert(signal.id, tally);
+            let known: BTreeSet<Place> = count.first.iter().map(|draft| draft.event.place).collect();
+            let rest = count.by_writer.into_values().filter(|draft| !known.contains(&draft.event.place));
+            let kept: Vec<Draft> = rest.collect();
+            events.extend(count.first.into_iter().chain(kept).map(|draft| (number, draft.event)));
+        }
+        for (_, event) in &mut events {
+            if event.clock == YEARLESS {
+                event.clock = 0;
+                event.time = event.time.map(|time| time::in_year(time, year));
+            }
+        }
+        events.sort_by_key(|(number, event)| (event.place, *number));
+        for (index, (_, event)) in events.iter().enumerate() {
+            if let Some(tally) = self.case.tallies.get_mut(event.signal) {
+                tally.events.push(index);
+            }
+        }
+        self.case.events = events.into_iter().map(|(_, event)| event).collect();
+        self.case.world = self.context.world();
+        self.case.per_node = self.context.per_node();
+        (self.case, self.context)
+    }
+}

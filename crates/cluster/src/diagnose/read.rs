@@ -1,0 +1,274 @@
+//! Reads logs into a [`Case`].
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::case::Case;
+use super::lines;
+use super::part::{Assembly, Part};
+use super::source::Source;
+use crate::facts::Facts;
+use crate::stack::{self, Question};
+
+/// A log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A file, a folder of them, or `-` for standard input. `.gz` is unpacked.
+    Path(PathBuf),
+    /// Text that is in memory.
+    Text {
+        /// Its name in reports.
+        name: String,
+        /// The text.
+        bytes: Vec<u8>,
+    },
+}
+
+/// What is known beside the logs.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    /// Versions, as `--stack` gives them.
+    pub stack: Option<Question>,
+    /// Facts of a node.
+    pub facts: Option<Facts>,
+}
+
+/// Why no log could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// None of what was given can be read; the reasons.
+    #[error("no log can be read: {}", .0.join("; "))]
+    Nothing(Vec<String>),
+    /// A pipe or a device was named.
+    #[error("{0} is {1}, not a file: copy it into a file, or pipe it to `expertrail diagnose -`")]
+    NotAFile(String, &'static str),
+}
+
+/// Files of a folder that are read at most.
+const FILES: usize = 20_000;
+/// Depth of folders that is looked into.
+const DEPTH: usize = 16;
+/// Bytes of a file's start that tell its habits.
+const HEAD: usize = 256 << 10;
+
+/// A file to read.
+enum Opened {
+    Path(PathBuf, String),
+    Stdin,
+    Text(String, Vec<u8>),
+}
+
+/// Reads logs, and what is known beside them, into a case.
+///
+/// What cannot be read is a note of the case.
+///
+/// # Errors
+/// Nothing of what was given can be read, or a pipe or device is among it.
+pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
+    let mut notes = Vec::new();
+    let mut work = Vec::new();
+    for input in inputs {
+        match input {
+            Input::Text { name, bytes } => work.push(Opened::Text(name, bytes)),
+            Input::Path(path) if path.as_os_str() == "-" => work.push(Opened::Stdin),
+            Input::Path(path) => find(&path, &mut work, &mut notes)?,
+        }
+    }
+    if work.is_empty() {
+        let notes = if notes.is_empty() { vec!["nothing was given".to_owned()] } else { notes };
+        return Err(ReadError::Nothing(notes));
+    }
+    let mut assembly = Assembly::default();
+    let failed = scan(work, &mut assembly);
+    if failed.1 == 0 {
+        return Err(ReadError::Nothing(failed.0.into_iter().chain(notes).collect()));
+    }
+    for note in notes.into_iter().chain(failed.0) {
+        assembly.note(note);
+    }
+    Ok(complete(assembly, evidence))
+}
+
+/// A case of texts in memory, each with the name of its file.
+pub fn read_texts(files: &[(&str, &str)]) -> Case {
+    let inputs = files
+        .iter()
+        .map(|(name, text)| Input::Text { name: (*name).to_owned(), bytes: text.as_bytes().to_vec() })
+        .collect();
+    read(inputs, Evidence::default()).unwrap_or_default()
+}
+
+/// Fills in what follows from all files together.
+fn complete(assembly: Assembly, evidence: Evidence) -> Case {
+    let (mut case, context) = assembly.finish();
+    case.variables = context.variables;
+    case.question = evidence.stack.unwrap_or_default();
+    case.stack = stack::judge(&case.question);
+    case.facts = evidence.facts.map(Box::new);
+    case
+}
+
+/// Reads every file, several at a time, and takes them in in order. The reasons of those that could not be read, and how many could.
+fn scan(work: Vec<Opened>, assembly: &mut Assembly) -> (Vec<String>, usize) {
+    let only = work.len() == 1;
+    let count = work.len();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(count);
+    let jobs: Vec<Mutex<Option<Opened>>> = work.into_iter().map(|job| Mutex::new(Some(job))).collect();
+    let next = AtomicUsize::new(0);
+    // Parts that wait for an earlier one are few: a worker that is far ahead waits here.
+    let (sender, receiver) = mpsc::sync_channel::<(usize, Result<Part, String>)>(threads * 2);
+    let mut failed = Vec::new();
+    let mut good = 0;
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next, jobs) = (sender.clone(), &next, &jobs);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(index) else { return };
+                    let taken = job.lock().ok().and_then(|mut job| job.take());
+                    let Some(taken) = taken else { return };
+                    if sender.send((index, one(taken, index as u32))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut waiting = std::collections::BTreeMap::new();
+        let mut wanted = 0;
+        for (index, part) in receiver {
+            waiting.insert(index, part);
+            while let Some(part) = waiting.remove(&wanted) {
+                wanted += 1;
+                match part {
+                    Ok(part) => {
+                        good += 1;
+                        assembly.add(part, only);
+                    }
+                    Err(reason) => {
+                        let name = reason.split(':').next().unwrap_or_default().to_owned();
+                        assembly.add(Part { name, ..Part::default() }, only);
+                        failed.push(reason);
+                    }
+                }
+            }
+        }
+    });
+    (failed, good)
+}
+
+/// Reads one file.
+fn one(job: Opened, index: u32) -> Result<Part, String> {
+    match job {
+        Opened::Text(name, bytes) => stream(&bytes[..], name, index),
+        Opened::Stdin => stream(io::stdin().lock(), "-".to_owned(), index),
+        Opened::Path(path, name) => {
+            let file = File::open(&path).map_err(|error| format!("{name}: {error}"))?;
+            stream(file, name, index)
+        }
+    }
+}
+
+fn stream(input: impl Read, name: String, index: u32) -> Result<Part, String> {
+    let mut input = BufReader::with_capacity(HEAD, input);
+    let packed = input.fill_buf().map_err(|error| format!("{name}: {error}"))?.starts_with(&[0x1f, 0x8b]);
+    if packed {
+        let unpacked = BufReader::with_capacity(HEAD, MultiGzDecoder::new(input));
+        Ok(text(unpacked, name, index))
+    } else {
+        Ok(text(input, name, index))
+    }
+}
+
+fn text(mut input: impl BufRead, name: String, index: u32) -> Part {
+    let head = input.fill_buf().unwrap_or_default();
+    let mut source = Source::new(index, name, &head[..head.len().min(64 << 10)]);
+    let result = lines::each(&mut input, |line, number| source.line(line, number));
+    let mut part = source.part;
+    if let Err(error) = result {
+        part.notes.push(format!("{}: {error}; what was read before that counts", part.name));
+    }
+    part
+}
+
+/// Files at or under a path, in order of their names.
+fn find(path: &Path, work: &mut Vec<Opened>, notes: &mut Vec<String>) -> Result<(), ReadError> {
+    let name = path.display().to_string();
+    let meta = match fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) => {
+            notes.push(format!("{name}: {error}"));
+            return Ok(());
+        }
+    };
+    if meta.is_dir() {
+        folder(path, 0, work, notes);
+        return Ok(());
+    }
+    if let Some(kind) = special(&meta) {
+        return Err(ReadError::NotAFile(name, kind));
+    }
+    work.push(Opened::Path(path.to_owned(), name));
+    Ok(())
+}
+
+/// What a file is that is none to read.
+fn special(meta: &fs::Metadata) -> Option<&'static str> {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = meta.file_type();
+    if kind.is_fifo() {
+        Some("a pipe")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else if kind.is_char_device() || kind.is_block_device() {
+        Some("a device")
+    } else {
+        None
+    }
+}
+
+fn folder(path: &Path, depth: usize, work: &mut Vec<Opened>, notes: &mut Vec<String>) {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) => {
+            notes.push(format!("{}: {error}", path.display()));
+            return;
+        }
+    };
+    let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let Ok(link) = fs::symlink_metadata(&path) else { continue };
+        if link.is_dir() {
+            if depth + 1 < DEPTH {
+                folder(&path, depth + 1, work, notes);
+            } else {
+                notes.push(format!("{}: too deep a folder, not looked into", path.display()));
+            }
+            continue;
+        }
+        // A link to a folder may lead back here; one to a file is a file.
+        let Ok(meta) = fs::metadata(&path) else {
+            notes.push(format!("{}: a link to nothing", path.display()));
+            continue;
+        };
+        if meta.is_dir() {
+            notes.push(format!("{}: a link to a folder, not followed", path.display()));
+        } else if let Some(kind) = special(&meta) {
+            notes.push(format!("{}: {kind}, not read", path.display()));
+        } else if work.len() >= FILES {
+            notes.push(format!("{}: more than {FILES} files, not read", path.display()));
+            return;
+        } else {
+            let name = path.display().to_string();
+            work.push(Opened::Path(path, name));
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! One file, line by line.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memchr::memchr;
+
+use super::context;
+use super::event::{Event, Place};
+use super::part::{Draft, Part, YEARLESS};
+use super::prefix::{self, Habits, Writer};
+use super::scan::{self, Hits, Scanner, scanner};
+use super::time::{Clock, Stamp};
+
+/// Most bytes of a line that an event keeps.
+const TEXT: usize = 600;
+
+/// Who wrote a segment, and when, as far as known before it is searched.
+#[derive(Clone, Default)]
+pub(super) struct Origin {
+    pub(super) rank: Option<u32>,
+    pub(super) task: Option<u32>,
+    pub(super) local: Option<u32>,
+    pub(super) node: Option<Arc<str>>,
+    pub(super) time: Option<Stamp>,
+}
+
+/// Reads one file into a [`Part`].
+pub(super) struct Source {
+    /// What is kept.
+    pub(super) part: Part,
+    file: u32,
+    habits: Habits,
+    /// What the name of the file says.
+    named: Origin,
+    hits: Hits,
+    scanner: &'static Scanner,
+    names: HashMap<Box<[u8]>, Arc<str>>,
+    last: Option<Writer>,
+    /// Time of a line that a traceback goes on from, and whose traceback it is.
+    carry: Option<(Stamp, Option<Writer>)>,
+}
+
+impl Source {
+    pub(super) fn new(file: u32, name: String, head: &[u8]) -> Self {
+        let mut source = Self {
+            named: Origin::default(),
+            part: Part { name, ..Part::default() },
+            file,
+            habits: Habits::of(head),
+            hits: Hits::new(),
+            scanner: scanner(),
+            names: HashMap::new(),
+            last: None,
+            carry: None,
+        };
+        source.named = source.of_name();
+        source
+    }
+
+    /// What the name of the file says of its writer.
+    fn of_name(&mut self) -> Origin {
+        let name = self.part.name.clone();
+        let named = super::name::writer(&name);
+        let mut origin =
+            Origin { rank: named.rank, task: named.task, local: named.local, ..Origin::default() };
+        if let Some(node) = named.node {
+            let node = self.intern(node.as_bytes());
+            self.part.saw_node(&node);
+            origin.node = Some(node);
+        }
+        self.part.node_rank = named.node_rank;
+        origin
+    }
+
+    pub(super) fn intern(&mut self, name: &[u8]) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        let made: Arc<str> = String::from_utf8_lossy(name).into();
+        // A file that makes up names without end does not make memory grow.
+        if self.names.len() < 65_536 {
+            self.names.insert(name.into(), Arc::clone(&made));
+        }
+        made
+    }
+
+    /// A line of the file, without its line end.
+    pub(super) fn line(&mut self, raw: &[u8], number: u64) {
+        let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
+        let plain = colourless(raw);
+        if memchr(b'\r', &plain).is_none() {
+            self.segment(&plain, number);
+        } else {
+            for piece in plain.split(|byte| *byte == b'\r').filter(|piece| !piece.is_empty()) {
+                self.segment(piece, number);
+            }
+        }
+    }
+
+    /// A piece of a line that was written at once.
+    fn segment(&mut self, text: &[u8], number: u64) {
+        if text.is_empty() {
+            return;
+        }
+        if text[0] == b'{'
+            && let Some((inner, origin)) = super::json_line::read(text)
+        {
+            let node = origin.node.as_deref().map(|node| self.intern(node.as_bytes()));
+            let outer = Origin { rank: origin.rank, node, time: origin.time, ..Origin::default() };
+            for piece in inner.split('\n').filter(|piece| !piece.is_empty()) {
+                self.prefixed(piece.as_bytes(), number, &outer);
+            }
+            return;
+        }
+        self.prefixed(text, number, &Origin::default());
+    }
+
+    fn prefixed(&mut self, text: &[u8], number: u64, outer: &Origin) {
+        let prefix = prefix::strip(text, self.habits);
+        let node = match prefix.node {
+            Some(name) => {
+                let node = self.intern(name);
+                self.part.saw_node(&node);
+                Some(node)
+            }
+            None => outer.node.clone(),
+        };
+        if let (Some(task), Some(rank)) = (prefix.task, prefix.rank)
+            && task != rank
+        {
+            self.part.tasks_are_nodes = true;
+        }
+        if prefix.task.is_some() && prefix.local.is_some_and(|local| prefix.task != Some(local)) {
+            self.part.tasks_are_nodes = true;
+        }
+        let origin = Origin {
+            rank: prefix.rank.or(outer.rank),
+            task: prefix.task,
+            local: prefix.local,
+            node,
+            time: outer.time.or(prefix.time),
+        };
+        self.body(&text[prefix.end..], number, &origin);
+    }
+
+    /// A piece of a line without prefixes.
+    pub(super) fn body(&mut self, text: &[u8], number: u64, origin: &Origin) {
+        self.scanner.search(text, &mut self.hits);
+        if self.hits.marks & context::INNER != 0
+            && let Some(at) = prefix::inner(text)
+        {
+            self.body(&text[..at], number, origin);
+            // Someone else's text, of which only the time and place are shared.
+            let outer = Origin { node: origin.node.clone(), time: origin.time, ..Origin::default() };
+            self.prefixed(&text[at..], number, &outer);
+            return;
+        }
+        let writer = self.writer(text, origin);
+        if let Some(writer) = writer
+            && self.last != Some(writer)
+        {
+            self.last = Some(writer);
+            self.part.saw(writer);
+        }
+        if let Some(stamp) = origin.time
+            && stamp.year.is_some()
+            && self.part.year.is_none()
+        {
+            self.part.year = stamp.year;
+        }
+        let time = self.time(text, origin.time, writer);
+        if self.hits.signals.is_empty() && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0 {
+            return;
+        }
+        let place = Place { file: self.file, line: number };
+        let line = String::from_utf8_lossy(text);
+        if self.hits.marks != 0 {
+            self.part.context.line(self.hits.marks, &line, place);
+        }
+        let node = origin.node.as_ref().or(self.named.node.as_ref());
+        let (seconds, clock) = match time {
+            Some(stamp) => (Some(stamp.seconds), self.clock(stamp.clock)),
+            None => (None, 0),
+        };
+        for &hit in &self.hits.signals {
+            if !self.scanner.confirm(hit, &line, None) {
+                continue;
+            }
+            let signal = self.scanner.signal(hit);
+            let count = self.part.counts.entry(hit).or_default();
+            if !count.line(writer, node, seconds) {
+                continue;
+            }
+            let mut fields = Vec::new();
+            self.scanner.confirm(hit, &line, Some(&mut fields));
+            count.keep(Draft {
+                event: Event {
+                    signal: signal.id,
+                    role: signal.role,
+                    place,
+                    rank: None,
+                    node: node.cloned(),
+                    time: seconds,
+                    clock,
+                    fields,
+                    text: scan::shorten(line.trim(), TEXT),
+                },
+                writer,
+            });
+        }
+    }
+
+    /// Number of the clock in events. Kernels of different hosts started at different times.
+    fn clock(&self, clock: Clock) -> u8 {
+        match clock {
+            Clock::Date => 0,
+            Clock::Day => 1,
+            Clock::Yearless => YEARLESS,
+            Clock::Kernel => 2 + self.file.min(250) as u8,
+        }
+    }
+
+    fn writer(&self, text: &[u8], origin: &Origin) -> Option<Writer> {
+        let own = || {
+            (self.hits.marks & context::OWN_RANK != 0)
+                .then(|| prefix::own_rank(text))
+                .flatten()
+                .map(Writer::Rank)
+        };
+        origin
+            .rank
+            .map(Writer::Rank)
+            .or_else(own)
+            .or(origin.local.map(Writer::Local))
+            .or(origin.task.map(Writer::Task))
+            .or(self.named.rank.map(Writer::Rank))
+            .or(self.named.local.map(Writer::Local))
+            .or(self.named.task.map(Writer::Task))
+    }
+
+    /// The time of a line: its own, or that of the line whose traceback it goes on with.
+    fn time(&mut self, text: &[u8], own: Option<Stamp>, writer: Option<Writer>) -> Option<Stamp> {
+        if let Some(stamp) = own {
+            self.carry = Some((stamp, writer));
+            return Some(stamp);
+        }
+        let (stamp, whose) = self.carry?;
+        if whose != writer {
+            return None;
+        }
+        if !(matches!(text.first(), Some(b' ' | b'\t')) || text.starts_with(b"Traceback (most")) {
+            // The exception ends its traceback; anything else ended it before.
+            self.carry = None;
+        }
+        Some(stamp)
+    }
+}
+
+/// A line without the escape sequences of terminals.
+fn colourless(line: &[u8]) -> Cow<'_, [u8]> {
+    let Some(first) = memchr(0x1b, line) else { return Cow::Borrowed(line) };
+    let mut plain = line[..first].to_vec();
+    let mut at = first;
+    while at < line.len() {
+        if line[at] != 0x1b {
+            plain.push(line[at]);
+            at += 1;
+            continue;
+        }
+        at += 1;
+        match line.get(at) {
+            Some(b'[') => {
+                at += 1;
+                while line.get(at).is_some_and(|byte| !(0x40..=0x7e).contains(byte)) {
+                    at += 1;
+                }
+                at += 1;
+            }
+            Some(b']') => {
+                while line.get(at).is_some_and(|byte| *byte != 0x07 && *byte != 0x1b) {
+                    at += 1;
+                }
+                if line.get(at) == Some(&0x07) {
+                    at += 1;
+                } else if line.get(at) == Some(&0x1b) {
+                    at += 2;
+                }
+            }
+            Some(_) => at += 1,
+            None => {}
+        }
+    }
+    Cow::Owned(plain)
+}
