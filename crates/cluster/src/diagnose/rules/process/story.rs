@@ -37,9 +37,11 @@ pub(in crate::diagnose::rules) const fn line(
     Signal { id, any, pattern: Some(pattern), role }
 }
 
-/// Whether the run went on to a good end after `event`: a success later than it, and nothing bad after that success.
+/// Whether the run went on to a good end after `event`: a success of the whole run (`...-done`) later than it, and nothing bad after that.
 pub(in crate::diagnose::rules) fn ended_well(case: &Case, event: &Event) -> bool {
-    let later = case.events.iter().filter(|good| good.role == Role::Success && event.before(good) == Some(true));
+    let later = case.events.iter().filter(|good| {
+        good.role == Role::Success && good.signal.ends_with("-done") && event.before(good) == Some(true)
+    });
     let last = later.fold(None, |best: Option<&Event>, good| match best {
         Some(best) if best.before(good) != Some(true) => Some(best),
         _ => Some(good),
@@ -91,6 +93,19 @@ pub(in crate::diagnose::rules) fn one_node(case: &Case) -> bool {
         None => matches!((case.world, case.per_node), (Some(world), Some(per)) if world <= per),
     }
 }
+
+/// What every confident claim of rules other than `except` rests on; rules that take this into account must be in `except`.
+pub(in crate::diagnose::rules) fn confident_claims(case: &Case, except: &[&str]) -> Vec<Claim> {
+    crate::diagnose::rules::rules()
+        .filter(|rule| !except.contains(&rule.cause))
+        .filter_map(|rule| rule.apply(case))
+        .filter(|claim| claim.confidence > Confidence::Possible && !claim.caution)
+        .collect()
+}
+
+/// Causes that say how a run ended and not why: they give way to others.
+pub(in crate::diagnose::rules) const RESIDUAL: &[&str] =
+    &["application-error", "rank-killed", "node-lost", "slurm-time-limit", "rendezvous-peer-missing"];
 
 /// Whether a step after the first was done before `event`.
 pub(in crate::diagnose::rules) fn steps_before(case: &Case, event: &Event) -> bool {

@@ -37,7 +37,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "nic-second-plane-idle",
         Role::Context,
-        &["ports/2", "plane 1", "plane1", " p1", "_p1", "port 2", "port2"],
+        &["ports/2", "plane 1", "plane1", " p1  ", "  p1 ", " p1: ", " p1=0", "port 2", "port2"],
         r"(?i)(?:\bp1|_p1|ports/2|plane ?1|port ?2)\b[^\d]*?\b0(?:\.0+)?\b",
     ),
     text(

@@ -51,7 +51,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"(?:[Mm]ax locked memory\s+(?:\(k\w*, -l\)\s*)?|RLIMIT_MEMLOCK\D{0,12}|LimitMEMLOCK=|ulimit -l\W{1,4})(?:unlimited|infinity)",
     ),
     // The header is printed by rank 0 once MPI is up.
-    line("osu-results", Role::Success, &["# OSU MPI"], r"# OSU MPI.* (?:Test|Benchmark)"),
+    line("osu-benchmark-done", Role::Success, &["# OSU MPI"], r"# OSU MPI.* (?:Test|Benchmark)"),
 ];
 
 /// Rules.
