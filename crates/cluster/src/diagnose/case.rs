@@ -61,7 +61,7 @@ pub struct Case {
     pub preflight: Vec<Finding>,
     /// Causes that `judge` reads from benchmark figures in the logs: cause id, why, where.
     pub judged: Vec<(&'static str, String, Place)>,
-    /// What should be said of the reading: files that could not be read, versions that contradict.
+    /// What should be said of the input: files that could not be read, several versions of one library.
     pub notes: Vec<String>,
 }
 

@@ -6,6 +6,7 @@
 pub mod case;
 mod context;
 pub mod event;
+mod heal;
 mod json_line;
 mod lines;
 mod name;
@@ -17,8 +18,14 @@ pub mod rules;
 mod scan;
 mod source;
 pub mod structured;
+mod text;
 mod time;
+mod timeline;
+mod verdict;
 
 pub use case::Case;
 pub use event::Event;
 pub use read::{Evidence, Input, ReadError, read, read_texts};
+pub use text::text;
+pub use timeline::RankLine;
+pub use verdict::{Answered, Diagnosed, Diagnosis, JSON_SCHEMA, Line, Outcome, SCHEMA, conclude};

@@ -1,1 +1,6 @@
 //! What the numbers of a run mean.
+
+use crate::causes::CauseEntry;
+
+/// Causes of this part.
+pub const CAUSES: &[&[CauseEntry]] = &[];

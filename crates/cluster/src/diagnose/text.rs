@@ -1,0 +1,179 @@
+//! The diagnosis as text.
+
+use std::fmt::Write;
+
+use super::rule::Confidence;
+use super::timeline::RankLine;
+use super::verdict::{Diagnosed, Diagnosis, Line, Outcome};
+use crate::causes;
+use crate::render::{count, one_line};
+
+/// Evidence lines printed of one finding.
+const EVIDENCE: usize = 4;
+/// Ranks printed.
+const RANKS: usize = 8;
+/// Characters of a log line that are printed.
+const WIDTH: usize = 160;
+
+/// The answer first, then what it rests on.
+pub fn text(diagnosis: &Diagnosis) -> String {
+    let mut out = String::new();
+    match diagnosis.outcome {
+        Outcome::CauseFound => {
+            let causes: Vec<&str> = diagnosis.findings.iter().map(|found| found.cause.as_str()).collect();
+            let _ = writeln!(out, "CAUSE FOUND: {}", causes.join(", then "));
+        }
+        Outcome::NotDeterminable => {
+            out.push_str("NOT DETERMINABLE: something is wrong, and these logs alone do not say what\n");
+        }
+        Outcome::NothingFound => out.push_str("NOTHING WRONG FOUND in these logs\n"),
+    }
+    if let Some(first) = &diagnosis.first_failure {
+        let _ = writeln!(out, "first failure: {}", place(first));
+        let _ = writeln!(out, "    {}", short(&first.text));
+    }
+    for (index, found) in diagnosis.findings.iter().enumerate() {
+        let _ = write!(out, "\n{}. ", index + 1);
+        finding(&mut out, found);
+    }
+    if !diagnosis.hypotheses.is_empty() {
+        out.push_str("\nmay be (the signs fit, and fit others too):\n");
+        for found in &diagnosis.hypotheses {
+            let _ = writeln!(out, "  {}: {}", found.cause, one_line(&found.because));
+            if let Some(next) = &found.next {
+                let _ = writeln!(out, "    would decide: {}", one_line(next));
+            }
+        }
+        // One thing to do next, not a list.
+        if diagnosis.outcome == Outcome::NotDeterminable
+            && let Some(next) = diagnosis.hypotheses.iter().find_map(|found| found.next.as_ref())
+        {
+            let _ = writeln!(out, "\ncollect next: {}", one_line(next));
+        }
+    } else if diagnosis.outcome == Outcome::NotDeterminable {
+        out.push_str(
+            "\ncollect next: the output of every rank (one file each, stdout and stderr), from the start of the run, and \
+             `expertrail facts -o FILE` of each node\n",
+        );
+    }
+    for found in &diagnosis.cautions {
+        let _ = write!(out, "\nslower, not failed: ");
+        finding(&mut out, found);
+    }
+    lines(&mut out, "not explained by these findings", &diagnosis.unexplained);
+    lines(&mut out, "followers (no causes)", &diagnosis.followers);
+    lines(&mut out, "taken back by a later success", &diagnosis.healed);
+    if !diagnosis.questions.is_empty() {
+        out.push_str("\nquestions that separate the causes:\n");
+        for answered in &diagnosis.questions {
+            let at = answered.evidence.first().map(|line| format!(" ({})", place(line))).unwrap_or_default();
+            let _ = writeln!(out, "  {}: {}{at}", answered.question, one_line(&answered.answer));
+        }
+    }
+    ranks(&mut out, diagnosis);
+    if !diagnosis.versions.is_empty() {
+        out.push_str("\nversions:\n");
+        for (key, known) in &diagnosis.versions {
+            let (value, source) = (one_line(&known.value), one_line(&known.source));
+            let _ = writeln!(out, "  {key:<14} {value:<16} {source}");
+        }
+    }
+    for note in &diagnosis.notes {
+        let _ = writeln!(out, "note: {}", one_line(note));
+    }
+    let _ = writeln!(out, "\nread: {}", count(diagnosis.files.len(), "file"));
+    out
+}
+
+fn finding(out: &mut String, found: &Diagnosed) {
+    let sure = match found.confidence {
+        Some(Confidence::Certain) => "certain",
+        Some(Confidence::Likely) => "likely",
+        _ => "possible",
+    };
+    let _ = writeln!(out, "{} ({sure}): {}", found.cause, one_line(&found.title));
+    if let Some(subject) = &found.subject {
+        let _ = writeln!(out, "   at fault: {}", one_line(subject));
+    }
+    let _ = writeln!(out, "   because: {}", one_line(&found.because));
+    for line in found.evidence.iter().take(EVIDENCE) {
+        let _ = writeln!(out, "   {}\n       {}", place(line), short(&line.text));
+    }
+    if found.evidence.len() > EVIDENCE {
+        let _ =
+            writeln!(out, "   and {} (--json has them)", count(found.evidence.len() - EVIDENCE, "more line"));
+    }
+    for why in &found.rules_out {
+        let _ = writeln!(out, "   not: {}", one_line(why));
+    }
+    for line in causes::remedies(&found.remedies).lines().filter(|line| !line.is_empty()) {
+        let _ = writeln!(out, "   {line}");
+    }
+    if let Some(next) = &found.next {
+        let _ = writeln!(out, "   to be sure: {}", one_line(next));
+    }
+    let _ = writeln!(out, "   more: expertrail explain {}", found.cause);
+}
+
+fn lines(out: &mut String, heading: &str, lines: &[Line]) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{heading}:");
+    for line in lines {
+        let _ = writeln!(out, "  {}\n      {}", place(line), short(&line.text));
+    }
+}
+
+fn ranks(out: &mut String, diagnosis: &Diagnosis) {
+    if diagnosis.ranks.len() > 1 {
+        out.push_str("\nranks, first failure first:\n");
+        for RankLine { rank, node, progress, failure } in diagnosis.ranks.iter().take(RANKS) {
+            let node = node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+            let of = |line: &Option<Line>| {
+                line.as_ref()
+                    .map_or("nothing".to_owned(), |line| format!("{} (line {})", line.signal, line.line))
+            };
+            let _ = writeln!(
+                out,
+                "  rank {rank}{}: last progress {}, failure {}",
+                one_line(&node),
+                of(progress),
+                of(failure)
+            );
+        }
+        if diagnosis.ranks.len() > RANKS {
+            let _ = writeln!(
+                out,
+                "  and {} (--json has them)",
+                count(diagnosis.ranks.len() - RANKS, "more rank")
+            );
+        }
+    }
+    if !diagnosis.silent_ranks.is_empty() {
+        let list: Vec<String> = diagnosis.silent_ranks.iter().take(16).map(u32::to_string).collect();
+        let more = if diagnosis.silent_ranks.len() > 16 { " ..." } else { "" };
+        let _ = writeln!(
+            out,
+            "\n{} wrote nothing in these logs: {}{more}",
+            count(diagnosis.silent_ranks.len(), "rank"),
+            list.join(" ")
+        );
+    }
+}
+
+/// `run.log:12 (rank 3, node gpu-b)`.
+fn place(line: &Line) -> String {
+    let mut who: Vec<String> = line.rank.iter().map(|rank| format!("rank {rank}")).collect();
+    who.extend(line.node.iter().map(|node| one_line(node)));
+    let who = if who.is_empty() { String::new() } else { format!(" ({})", who.join(", ")) };
+    format!("{}:{}{who}", one_line(&line.file), line.line)
+}
+
+fn short(text: &str) -> String {
+    let text = one_line(text);
+    if text.chars().count() <= WIDTH {
+        return text;
+    }
+    text.chars().take(WIDTH).collect::<String>() + " ..."
+}
