@@ -22,10 +22,11 @@ mod text;
 mod time;
 mod timeline;
 mod verdict;
+mod versions;
 
 pub use case::Case;
 pub use event::Event;
-pub use read::{Evidence, Input, ReadError, read, read_texts};
+pub use read::{Evidence, Input, ReadError, read, read_texts, states};
 pub use text::text;
 pub use timeline::RankLine;
 pub use verdict::{Answered, Diagnosed, Diagnosis, JSON_SCHEMA, Line, Outcome, SCHEMA, conclude};

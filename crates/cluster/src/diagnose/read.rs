@@ -13,6 +13,8 @@ use super::case::Case;
 use super::lines;
 use super::part::{Assembly, Part};
 use super::source::Source;
+use super::versions;
+use crate::check::{self, Target};
 use crate::facts::Facts;
 use crate::stack::{self, Question};
 
@@ -104,12 +106,39 @@ pub fn read_texts(files: &[(&str, &str)]) -> Case {
     read(inputs, Evidence::default()).unwrap_or_default()
 }
 
+/// The states of documents and tables in a text, as the lines that signals see ([`structured`](super::structured) has their grammar), each
+/// with its line number.
+pub fn states(name: &str, bytes: &[u8]) -> Vec<(u64, String)> {
+    let mut source = Source::new(0, name.to_owned(), &bytes[..bytes.len().min(64 << 10)]);
+    source.told = Some(Vec::new());
+    // Reading from memory does not fail.
+    let _ = lines::each(&mut &*bytes, |line, number| source.line(line, number));
+    source.finish();
+    source.told.unwrap_or_default()
+}
+
 /// Fills in what follows from all files together.
 fn complete(assembly: Assembly, evidence: Evidence) -> Case {
     let (mut case, context) = assembly.finish();
+    // A count that a rank of the logs contradicts is none.
+    let most = case.ranks_seen.last().copied();
+    case.world = case.world.filter(|world| most.is_none_or(|most| most < *world));
+    let mut question = evidence.stack.unwrap_or_default();
+    versions::fill(&context, &case.files, &mut question, &mut case.notes);
+    if let Some(facts) = &evidence.facts {
+        question.merge(Question::of(&facts.userspace, Some(facts), None));
+        let target = match question.get("transport") {
+            Some("efa") => Target::DeepepEfa,
+            Some("none") => Target::Expertrail,
+            _ => Target::DeepepIbgda,
+        };
+        case.preflight = check::run(facts, &check::Options { target, ..check::Options::default() }).findings;
+    }
+    question.conclude();
     case.variables = context.variables;
-    case.question = evidence.stack.unwrap_or_default();
-    case.stack = stack::judge(&case.question);
+    case.environment_printed = context.printed;
+    case.stack = stack::judge(&question);
+    case.question = question;
     case.facts = evidence.facts.map(Box::new);
     case
 }
@@ -181,21 +210,36 @@ fn stream(input: impl Read, name: String, index: u32) -> Result<Part, String> {
     let packed = input.fill_buf().map_err(|error| format!("{name}: {error}"))?.starts_with(&[0x1f, 0x8b]);
     if packed {
         let unpacked = BufReader::with_capacity(HEAD, MultiGzDecoder::new(input));
-        Ok(text(unpacked, name, index))
+        text(unpacked, name, index)
     } else {
-        Ok(text(input, name, index))
+        text(input, name, index)
     }
 }
 
-fn text(mut input: impl BufRead, name: String, index: u32) -> Part {
-    let head = input.fill_buf().unwrap_or_default();
+fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, String> {
+    let head = input.fill_buf().map_err(|error| format!("{name}: {error}"))?;
+    if binary(head) {
+        let note = format!("{name}: no text, not read");
+        return Ok(Part { name, notes: vec![note], ..Part::default() });
+    }
     let mut source = Source::new(index, name, &head[..head.len().min(64 << 10)]);
     let result = lines::each(&mut input, |line, number| source.line(line, number));
+    source.finish();
     let mut part = source.part;
     if let Err(error) = result {
         part.notes.push(format!("{}: {error}; what was read before that counts", part.name));
     }
-    part
+    Ok(part)
+}
+
+/// Whether a file that starts so is no text: a program, a core, an image. Logs may hold a few bytes of anything.
+fn binary(head: &[u8]) -> bool {
+    let head = &head[..head.len().min(8192)];
+    let odd = head
+        .iter()
+        .filter(|byte| **byte == 0 || (**byte < 0x20 && !b"\t\n\r\x1b\x08\x0c\x07".contains(byte)))
+        .count();
+    head.starts_with(b"\x7fELF") || (head.len() >= 512 && odd * 10 > head.len() * 3)
 }
 
 /// Files at or under a path, in order of their names.

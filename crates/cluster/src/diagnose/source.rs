@@ -8,9 +8,11 @@ use memchr::memchr;
 
 use super::context;
 use super::event::{Event, Place};
+use super::lines;
 use super::part::{Draft, Part, YEARLESS};
 use super::prefix::{self, Habits, Writer};
 use super::scan::{self, Hits, Scanner, scanner};
+use super::structured::{self, Describe, State, Tables};
 use super::time::{Clock, Stamp};
 
 /// Most bytes of a line that an event keeps.
@@ -40,6 +42,21 @@ pub(super) struct Source {
     last: Option<Writer>,
     /// Time of a line that a traceback goes on from, and whose traceback it is.
     carry: Option<(Stamp, Option<Writer>)>,
+    /// A document that may be one of Kubernetes.
+    open: Option<Open>,
+    tables: Tables,
+    describe: Describe,
+    /// A table or a description was seen to start.
+    tabular: bool,
+    /// States that were read, where they are asked for.
+    pub(super) told: Option<Vec<(u64, String)>>,
+}
+
+/// Lines of a document, until it ends.
+struct Open {
+    text: Vec<u8>,
+    /// Line of its start.
+    first: u64,
 }
 
 impl Source {
@@ -54,6 +71,11 @@ impl Source {
             names: HashMap::new(),
             last: None,
             carry: None,
+            open: None,
+            tables: Tables::default(),
+            describe: Describe::default(),
+            tabular: false,
+            told: None,
         };
         source.named = source.of_name();
         source
@@ -89,6 +111,104 @@ impl Source {
     /// A line of the file, without its line end.
     pub(super) fn line(&mut self, raw: &[u8], number: u64) {
         let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
+        if self.document(raw, number) || self.state_lines(raw, number) {
+            return;
+        }
+        self.text(raw, number);
+    }
+
+    /// The file is at its end.
+    pub(super) fn finish(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.replay(open);
+        }
+        let states = self.describe.finish();
+        self.states(states, 0);
+    }
+
+    /// A line of a document of Kubernetes is kept until the document ends; whether it was one.
+    fn document(&mut self, raw: &[u8], number: u64) -> bool {
+        if let Some(open) = &mut self.open {
+            open.text.extend_from_slice(raw);
+            open.text.push(b'\n');
+            let ended = raw.trim_ascii_end() == b"}";
+            if !ended && open.text.len() <= lines::DOCUMENT {
+                return true;
+            }
+            if let Some(open) = self.open.take() {
+                let states = ended
+                    .then(|| std::str::from_utf8(&open.text).ok().and_then(structured::document))
+                    .flatten();
+                match states {
+                    Some(states) => self.states(states, open.first),
+                    None => self.replay(open),
+                }
+            }
+            return true;
+        }
+        if raw.first() != Some(&b'{') {
+            return false;
+        }
+        if raw.trim_ascii_end() == b"{" {
+            self.open = Some(Open { text: b"{\n".to_vec(), first: number });
+            return true;
+        }
+        let head = &raw[..raw.len().min(4096)];
+        if memchr::memmem::find(head, b"\"apiVersion\"").is_some()
+            && let Some(states) = std::str::from_utf8(raw).ok().and_then(structured::document)
+        {
+            self.states(states, number);
+            return true;
+        }
+        false
+    }
+
+    /// What was no document after all is text.
+    fn replay(&mut self, open: Open) {
+        for (index, line) in open.text.split(|byte| *byte == b'\n').enumerate() {
+            self.text(&line[..line.len().min(lines::LONGEST)], open.first + index as u64);
+        }
+    }
+
+    /// A line of a table or a description; whether it was one.
+    fn state_lines(&mut self, raw: &[u8], number: u64) -> bool {
+        // Most logs have neither: their lines are not looked at twice.
+        if !self.tabular {
+            let start =
+                raw.starts_with(b"NAME") || raw.starts_with(b"Name:") || raw.starts_with(b"LAST SEEN");
+            if !start && memchr::memmem::find(&raw[..raw.len().min(400)], b"JobID").is_none() {
+                return false;
+            }
+            self.tabular = true;
+        }
+        let Ok(line) = std::str::from_utf8(raw) else { return false };
+        if line.len() > 4096 {
+            return false;
+        }
+        let (states, taken) = match self.tables.line(line, number) {
+            Some(states) => (states, true),
+            None => self.describe.line(line, number),
+        };
+        self.states(states, 0);
+        taken
+    }
+
+    /// States go through the signals like lines; `first` is the line of a document's start.
+    fn states(&mut self, states: Vec<State>, first: u64) {
+        for state in states {
+            let node = state.node.as_deref().map(|node| self.intern(node.as_bytes()));
+            let time = state.time.map(|seconds| Stamp { seconds, clock: Clock::Date, year: None });
+            let origin = Origin { node, time, ..Origin::default() };
+            self.carry = None;
+            if let Some(told) = &mut self.told {
+                told.push((first + state.line, state.text.clone()));
+            }
+            self.body(state.text.as_bytes(), first + state.line, &origin);
+        }
+    }
+
+    /// A line that is text.
+    fn text(&mut self, raw: &[u8], number: u64) {
         let plain = colourless(raw);
         if memchr(b'\r', &plain).is_none() {
             self.segment(&plain, number);
@@ -171,12 +291,15 @@ impl Source {
             self.part.year = stamp.year;
         }
         let time = self.time(text, origin.time, writer);
-        if self.hits.signals.is_empty() && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0 {
+        if self.hits.signals.is_empty()
+            && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0
+            && !self.part.context.waiting()
+        {
             return;
         }
         let place = Place { file: self.file, line: number };
         let line = String::from_utf8_lossy(text);
-        if self.hits.marks != 0 {
+        if self.hits.marks != 0 || self.part.context.waiting() {
             self.part.context.line(self.hits.marks, &line, place);
         }
         let node = origin.node.as_ref().or(self.named.node.as_ref());

@@ -34,3 +34,83 @@
 //! node, conditions that are as they should be (`Ready` true, pressures false) are written as well. `node` of the event is the node of the
 //! pod where known, else the pod. Its time is that of the object (`lastTimestamp` of an event, `finishedAt` of a container, `End` of a job),
 //! and its line the one in the file where the reason, or else the name, stands.
+
+mod describe;
+mod documents;
+mod tables;
+
+pub(super) use describe::Describe;
+pub(super) use documents::document;
+pub(super) use tables::Tables;
+
+use super::time::{self, Clock};
+
+/// A state as a line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct State {
+    /// The line, in the grammar of this module.
+    pub(super) text: String,
+    /// Host, else pod.
+    pub(super) node: Option<String>,
+    /// Seconds since 1970.
+    pub(super) time: Option<f64>,
+    /// Line of the file, or of the document, from 0 there.
+    pub(super) line: u64,
+}
+
+/// A line in the making.
+struct Words(String);
+
+impl Words {
+    fn new(kind: &str, about: &str) -> Self {
+        Self(format!("{kind} {}", word(about)))
+    }
+
+    fn pair(mut self, key: &str, value: &str) -> Self {
+        if !value.is_empty() {
+            self.0.push_str(&format!(" {key}={}", word(value)));
+        }
+        self
+    }
+
+    fn number(self, key: &str, value: Option<i64>) -> Self {
+        match value {
+            Some(value) => self.pair(key, &value.to_string()),
+            None => self,
+        }
+    }
+
+    fn message(mut self, text: &str) -> String {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !text.is_empty() {
+            self.0.push_str(" message=");
+            self.0.push_str(&text);
+        }
+        self.0
+    }
+}
+
+/// A value without spaces.
+fn word(text: &str) -> String {
+    text.trim().split_whitespace().collect::<Vec<_>>().join("_")
+}
+
+/// `namespace/name`, with `-` for a namespace that is not known.
+fn full(namespace: &str, name: &str) -> String {
+    format!("{}/{name}", if namespace.is_empty() { "-" } else { namespace })
+}
+
+/// Seconds since 1970 of a time with its date.
+fn seconds(text: &str) -> Option<f64> {
+    let (stamp, _) = time::parse(text.trim().as_bytes())?;
+    (stamp.clock == Clock::Date).then_some(stamp.seconds)
+}
+
+/// Columns of a table whose columns are parted by two spaces or more.
+fn columns(line: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    for part in line.trim().split("  ").map(str::trim).filter(|part| !part.is_empty()) {
+        all.push(part);
+    }
+    all
+}

@@ -142,6 +142,29 @@ impl Question {
         question
     }
 
+    /// Takes in weaker knowledge: what is known already stays, but for a 564 that was judged by the commit alone where `other` saw the code.
+    pub fn merge(&mut self, other: Self) {
+        if self.commit_alone && !other.commit_alone && other.known.contains_key("564") {
+            self.known.remove("564");
+            self.commit_alone = false;
+        }
+        for (key, known) in other.known {
+            if key == "564" && other.commit_alone && !self.known.contains_key("564") {
+                self.commit_alone = true;
+            }
+            self.known.entry(key).or_insert(known);
+        }
+        self.notes.extend(other.notes);
+        if self.archs.is_empty() {
+            self.archs = other.archs;
+        }
+    }
+
+    /// What follows from what is known by now.
+    pub fn conclude(&mut self) {
+        self.derive();
+    }
+
     /// Sets the transport that the caller names, unless one is known.
     pub fn set_transport(&mut self, transport: Option<Transport>) {
         if let Some(transport) = transport {

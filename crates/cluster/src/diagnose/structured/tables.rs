@@ -1,0 +1,239 @@
+//! Tables of `kubectl get` and of `sacct`.
+
+use super::{State, Words, columns, full, seconds, word};
+
+/// A table that is being read.
+#[derive(Debug, Default)]
+pub(in crate::diagnose) struct Tables {
+    open: Option<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    kind: Kind,
+    names: Vec<String>,
+    cells: Cells,
+    /// Rows read, and whether the line of dashes was.
+    rows: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Pods,
+    Events,
+    Nodes,
+    Accounts,
+}
+
+#[derive(Debug)]
+enum Cells {
+    /// Parted by two spaces or more.
+    Spaces,
+    /// Parted by `|`.
+    Pipes,
+    /// Start and width of each column, once the line of dashes tells.
+    Dashes(Vec<(usize, usize)>),
+}
+
+impl Tables {
+    /// Reads a line; none where it belongs to no table.
+    pub(in crate::diagnose) fn line(&mut self, line: &str, number: u64) -> Option<Vec<State>> {
+        if let Some(table) = header(line) {
+            self.open = Some(table);
+            return Some(Vec::new());
+        }
+        let table = self.open.as_mut()?;
+        let state = table.row(line, number);
+        if state.is_none() {
+            self.open = None;
+        }
+        state
+    }
+}
+
+/// The table whose header this line is.
+fn header(line: &str) -> Option<Table> {
+    if !line.contains("STATUS") && !line.contains("REASON") && !line.contains("JobID") {
+        return None;
+    }
+    let table = |kind, names: Vec<&str>, cells| {
+        Some(Table { kind, names: names.into_iter().map(str::to_owned).collect(), cells, rows: 0 })
+    };
+    let all = columns(line);
+    let has = |name: &str| all.contains(&name);
+    if has("NAME") && has("READY") && has("STATUS") && has("RESTARTS") {
+        return table(Kind::Pods, all, Cells::Spaces);
+    }
+    if has("REASON") && has("OBJECT") && has("TYPE") {
+        return table(Kind::Events, all, Cells::Spaces);
+    }
+    if has("NAME") && has("STATUS") && has("ROLES") {
+        return table(Kind::Nodes, all, Cells::Spaces);
+    }
+    if line.contains("JobID") && line.contains("State") {
+        if line.contains('|') {
+            let names: Vec<&str> = line.trim().split('|').map(str::trim).collect();
+            return names.contains(&"State").then(|| table(Kind::Accounts, names, Cells::Pipes))?;
+        }
+        let names: Vec<&str> = line.split_whitespace().collect();
+        let known =
+            names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'%'));
+        return (known && names.contains(&"State") && names.len() >= 3)
+            .then(|| table(Kind::Accounts, names, Cells::Dashes(Vec::new())))?;
+    }
+    None
+}
+
+impl Table {
+    fn row(&mut self, line: &str, number: u64) -> Option<Vec<State>> {
+        if line.trim().is_empty() {
+            return None;
+        }
+        if let Cells::Dashes(places) = &mut self.cells
+            && places.is_empty()
+        {
+            let dashes = line.trim_end().bytes().all(|byte| byte == b'-' || byte == b' ');
+            if !dashes {
+                return None;
+            }
+            let mut at = 0;
+            for part in line.trim_end().split(' ') {
+                if !part.is_empty() {
+                    places.push((at, part.len()));
+                }
+                at += part.len() + 1;
+            }
+            return (places.len() == self.names.len()).then(Vec::new);
+        }
+        let cells: Vec<String> = match &self.cells {
+            Cells::Spaces => columns(line).into_iter().map(str::to_owned).collect(),
+            Cells::Pipes => line.trim().split('|').map(|cell| cell.trim().to_owned()).collect(),
+            Cells::Dashes(places) => {
+                let chars: Vec<char> = line.chars().collect();
+                places
+                    .iter()
+                    .map(|(start, width)| {
+                        chars.iter().skip(*start).take(*width).collect::<String>().trim().to_owned()
+                    })
+                    .collect()
+            }
+        };
+        let least = if self.kind == Kind::Events { 4 } else { 3 };
+        if cells.len() < least.min(self.names.len()) || cells.len() > self.names.len() + 1 {
+            return None;
+        }
+        self.rows += 1;
+        let cell = |name: &str| -> &str {
+            self.names
+                .iter()
+                .position(|known| known == name)
+                .and_then(|at| cells.get(at))
+                .map_or("", String::as_str)
+        };
+        let state = match self.kind {
+            Kind::Pods => pod(cell, number)?,
+            Kind::Events => event(cell, number)?,
+            Kind::Nodes => node(cell, number)?,
+            Kind::Accounts => account(cell, number)?,
+        };
+        Some(vec![state])
+    }
+}
+
+fn pod<'a>(cell: impl Fn(&str) -> &'a str, line: u64) -> Option<State> {
+    let (name, ready, status) = (cell("NAME"), cell("READY"), cell("STATUS"));
+    let (have, want) = ready.split_once('/')?;
+    if have.parse::<u32>().is_err() || want.parse::<u32>().is_err() || status.is_empty() {
+        return None;
+    }
+    let node = Some(cell("NODE")).filter(|node| *node != "<none>").unwrap_or_default();
+    let phase = match status {
+        "Running" | "Pending" | "Unknown" => status,
+        "Completed" | "Succeeded" => "Succeeded",
+        "Evicted" | "Error" | "Failed" | "OOMKilled" => "Failed",
+        _ => "",
+    };
+    let restarts = cell("RESTARTS").split_whitespace().next().unwrap_or_default();
+    let text = Words::new("kube-pod", &full(cell("NAMESPACE"), name))
+        .pair("node", node)
+        .pair("phase", phase)
+        .pair("status", status)
+        .pair("ready", ready)
+        .pair("restarts", restarts)
+        .pair("reason", if status == "Evicted" { status } else { "" })
+        .message("");
+    let shown = if node.is_empty() { name } else { node };
+    Some(State { text, node: Some(shown.to_owned()), time: None, line })
+}
+
+fn event<'a>(cell: impl Fn(&str) -> &'a str, line: u64) -> Option<State> {
+    let class = cell("TYPE");
+    if class != "Normal" && class != "Warning" {
+        return None;
+    }
+    let (kind, name) = cell("OBJECT").split_once('/')?;
+    let namespace = if cell("NAMESPACE").is_empty() { "-" } else { cell("NAMESPACE") };
+    let mut letters = kind.chars();
+    let kind: String =
+        letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default();
+    let text = Words::new("kube-event", &format!("{namespace}/{kind}/{name}"))
+        .pair("type", class)
+        .pair("reason", cell("REASON"))
+        .pair("count", cell("COUNT"))
+        .message(cell("MESSAGE"));
+    Some(State { text, node: Some(name.to_owned()), time: None, line })
+}
+
+fn node<'a>(cell: impl Fn(&str) -> &'a str, line: u64) -> Option<State> {
+    let (name, status) = (cell("NAME"), cell("STATUS"));
+    if !status.starts_with("Ready") && !status.starts_with("NotReady") && !status.starts_with("Unknown") {
+        return None;
+    }
+    let text = Words::new("kube-node", name).pair("status", status).message("");
+    Some(State { text, node: Some(name.to_owned()), time: None, line })
+}
+
+fn account<'a>(cell: impl Fn(&str) -> &'a str, line: u64) -> Option<State> {
+    const STATES: [&str; 14] = [
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "COMPLETING",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PENDING",
+        "PREEMPTED",
+        "RUNNING",
+        "REQUEUED",
+        "SUSPENDED",
+        "TIMEOUT",
+    ];
+    let id = cell("JobID");
+    let written = cell("State").split_whitespace().next()?;
+    // A column that is too narrow ends in `+`.
+    let state = match written.strip_suffix('+') {
+        Some(start) if start.len() >= 4 => {
+            STATES.into_iter().find(|state| state.starts_with(start)).unwrap_or(written)
+        }
+        _ => written,
+    };
+    if id.is_empty() || !id.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let (job, step) = id.split_once('.').unwrap_or((id, ""));
+    let nodes =
+        [cell("NodeList"), cell("Nodelist")].into_iter().find(|nodes| !nodes.is_empty()).unwrap_or_default();
+    let nodes = if nodes == "None assigned" { "" } else { nodes };
+    let text = Words(format!("sacct job={}", word(job)))
+        .pair("step", step)
+        .pair("name", cell("JobName"))
+        .pair("state", state)
+        .pair("exit", cell("ExitCode"))
+        .pair("nodes", nodes)
+        .pair("reason", Some(cell("Reason")).filter(|reason| *reason != "None").unwrap_or_default())
+        .message("");
+    let single = !nodes.is_empty() && !nodes.contains(['[', ',']);
+    Some(State { text, node: single.then(|| nodes.to_owned()), time: seconds(cell("End")), line })
+}
