@@ -252,7 +252,16 @@ fn unresponsive(case: &Case, mut claim: Claim) -> Option<Claim> {
     unless_fine(case, claim.not("no rank's log has an earlier failure"))
 }
 
-fn status_28(case: &Case, claim: Claim) -> Option<Claim> {
+fn status_28(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let asked = case.variable("NVSHMEM_REMOTE_TRANSPORT") == Some("libfabric")
+        || case.variable("FI_PROVIDER").is_some_and(|provider| provider.contains("efa"));
+    let absent = case.first_of(&["fi-info-no-data", "ofi-getinfo-no-data", "verbs-no-devices"]);
+    if let Some(absent) = absent.filter(|_| asked) {
+        claim.confidence = Confidence::Likely;
+        claim.because = "the variables ask NVSHMEM for libfabric over EFA, and this node has no such device".to_owned();
+        claim.evidence.push(absent.place);
+        return unless_fine(case, claim.about("NVSHMEM_REMOTE_TRANSPORT"));
+    }
     let claim = claim.next(
         "the image's variables: `env | grep -E 'NVSHMEM_REMOTE_TRANSPORT|FI_PROVIDER'` inside the container, beside `ls /sys/class/infiniband`",
     );

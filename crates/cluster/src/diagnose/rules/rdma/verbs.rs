@@ -87,14 +87,6 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
-        cause: "hca-list-wrong-device",
-        needs: &["ucx-device-not-available"],
-        confidence: Confidence::Possible,
-        because: "UCX has RDMA devices, but none is named {device}",
-        refine: Some(other_names),
-        ..RULE
-    },
-    Rule {
         cause: "memlock-limited",
         needs: &["memlock-limit-small"],
         any: &["verbs-no-memory", "verbs-call-without-errno"],
@@ -135,17 +127,6 @@ fn tcp_only(case: &Case, claim: Claim) -> Option<Claim> {
         return None;
     }
     Some(claim.about("UCX_NET_DEVICES"))
-}
-
-fn other_names(case: &Case, claim: Claim) -> Option<Claim> {
-    let offered = case.first("ucx-device-not-available")?.field("offered")?;
-    if !(offered.contains("(ib)") || offered.contains("mlx5")) {
-        return None;
-    }
-    let claim = claim
-        .about("UCX_NET_DEVICES")
-        .next("the names of this node's RDMA devices: `ucx_info -d | grep Device` in the image, beside UCX_NET_DEVICES");
-    unless_fine(case, claim)
 }
 
 fn limit_unknown(case: &Case, claim: Claim) -> Option<Claim> {
