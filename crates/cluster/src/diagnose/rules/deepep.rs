@@ -158,7 +158,6 @@ pub(super) const RULES: &[Rule] = &[
         because: "A dispatch inside a node timed out in vLLM with dual batch overlap on: its two micro-batches share one DeepEP buffer, and ranks enter calls in another order.",
         rules_out: &["The network: the frame is the one inside a node, and no RDMA takes part in it."],
         refine: Some(dual_batch),
-        ..BASE
     },
     Rule {
         cause: "hybrid-ep-domain-overcount",

@@ -161,10 +161,8 @@ pub(super) fn patched(case: &Case) -> Option<(bool, bool)> {
     }
     let commits =
         case.events("deepep-version-line").filter_map(|event| event.field("commit").or(event.field("named")));
-    commits
-        .filter_map(|commit| matrix().commits.get(commit.get(..7)?))
-        .next()
-        .map(|commit| (commit.patched, true))
+    let mut known = commits.filter_map(|commit| matrix().commits.get(commit.get(..7)?));
+    known.next().map(|commit| (commit.patched, true))
 }
 
 /// Whether DeepEP looks queue pairs up where the NVSHMEM that loaded does not have them; none where versions are missing.

@@ -8,13 +8,21 @@ use crate::diagnose::{Case, Event};
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
     text("rendezvous-timeout", Role::Failure, &["RendezvousTimeoutError"]),
-    text("rendezvous-connection", Role::Failure, &["RendezvousConnectionError", "connection to the C10d store has failed"]),
+    text(
+        "rendezvous-connection",
+        Role::Failure,
+        &["RendezvousConnectionError", "connection to the C10d store has failed"],
+    ),
     line(
         "name-unresolved",
         Role::Warning,
         &[
-            "Name or service not known", "Temporary failure in name resolution", "Name does not resolve", "gai error",
-            "network addresses of (", "No address associated with hostname",
+            "Name or service not known",
+            "Temporary failure in name resolution",
+            "Name does not resolve",
+            "gai error",
+            "network addresses of (",
+            "No address associated with hostname",
         ],
         r"(?:gai error|network addresses of \((?P<host>[^,]+)|getaddrinfo|socket\.gaierror|Errno -[235]|(?:[Ff]ailed to|[Uu]nable to|[Cc]annot) resolve (?:host(?:name)? )?(?P<name>[\w.-]+)).*(?:Name or service not known|name resolution|does not resolve|cannot be retrieved|No address)|cannot be retrieved \(gai error",
     ),
@@ -25,8 +33,18 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["kube-pod ", "kube-container "],
         r"^kube-pod (?P<pod>\S+) .*(?:phase=(?:Pending|Failed|Unknown)|status=(?:Pending|ContainerCreating|Error|Init\S*|ImagePullBackOff|ErrImagePull|CrashLoopBackOff|Evicted|Unknown|Terminating|OOMKilled))|^kube-container (?P<container>\S+) .*waiting=(?:ContainerCreating|PodInitializing)",
     ),
-    line("kube-pod-rescheduled", Role::Context, &["kube-event "], r"^kube-event (?P<pod>\S*Pod/\S+) .*reason=(?:TaintManagerEviction|Preempted|Killing|Evicted|NodeNotReady)|^kube-event (?P<job>\S*Job/\S+) .*reason=SuccessfulDelete"),
-    line("kube-image-still-pulled", Role::Context, &["kube-event "], r"^kube-event (?P<pod>\S*Pod/\S+) .*reason=Pulling"),
+    line(
+        "kube-pod-rescheduled",
+        Role::Context,
+        &["kube-event "],
+        r"^kube-event (?P<pod>\S*Pod/\S+) .*reason=(?:TaintManagerEviction|Preempted|Killing|Evicted|NodeNotReady)|^kube-event (?P<job>\S*Job/\S+) .*reason=SuccessfulDelete",
+    ),
+    line(
+        "kube-image-still-pulled",
+        Role::Context,
+        &["kube-event "],
+        r"^kube-event (?P<pod>\S*Pod/\S+) .*reason=Pulling",
+    ),
 ];
 
 /// Rules.
@@ -62,10 +80,13 @@ fn race(case: &Case, mut claim: Claim) -> Option<Claim> {
     if ended_well(case, first) {
         return None;
     }
-    let elsewhere = |a: &Event, b: &Event| a.place.file != b.place.file || a.rank != b.rank || a.node != b.node;
+    let elsewhere =
+        |a: &Event, b: &Event| a.place.file != b.place.file || a.rank != b.rank || a.node != b.node;
     let sure = match (timeout, connection, name) {
         // Peers ended with an error of their own, rank 0 with the timeout.
-        (Some(timeout), Some(connection), _) if elsewhere(timeout, connection) => timeout.before(connection) != Some(true),
+        (Some(timeout), Some(connection), _) if elsewhere(timeout, connection) => {
+            timeout.before(connection) != Some(true)
+        }
         (Some(timeout), None, Some(name)) if elsewhere(timeout, name) => timeout.before(name) != Some(true),
         (_, Some(_), Some(_)) => true,
         _ => false,
@@ -89,7 +110,8 @@ fn stops_there(case: &Case, event: &Event) -> bool {
         other.place.file == event.place.file
             && other.place.line > event.place.line
             && other.node == event.node
-            && !["rendezvous-timeout", "torchrun-start", "torchrun-about-to-start", "python-traceback"].contains(&other.signal)
+            && !["rendezvous-timeout", "torchrun-start", "torchrun-about-to-start", "python-traceback"]
+                .contains(&other.signal)
             && matches!(other.role, Role::Progress | Role::Success | Role::Failure)
     })
 }
@@ -105,7 +127,9 @@ fn peer_missing(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let failed = case.events.iter().any(|event| {
-        event.role == Role::Failure && event.signal != "rendezvous-timeout" && event.before(waiting) == Some(true)
+        event.role == Role::Failure
+            && event.signal != "rendezvous-timeout"
+            && event.before(waiting) == Some(true)
     });
     if failed {
         return None;

@@ -13,8 +13,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         "connection-to-host-lost",
         Role::Follower,
         &[
-            "remote peer ", "onnection reset by peer", "onnection timed out", "No route to host", "Host is unreachable",
-            "lost communication with a remote daemon", "onnection closed by peer",
+            "remote peer ",
+            "onnection reset by peer",
+            "onnection timed out",
+            "No route to host",
+            "Host is unreachable",
+            "lost communication with a remote daemon",
+            "onnection closed by peer",
         ],
         r"remote peer (?P<a>[\w.-]+)(?:<|\[)|(?i)(?:from|to|with|peer|host|of)[ =:]+\[?(?P<b>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)\]?[<:]?\S*.*?(?:connection (?:reset|timed out|closed)|no route to host|host is unreachable)|(?i)(?:connection (?:reset by peer|timed out|closed by peer)|no route to host|host is unreachable).*?(?:from|to|with|peer|host)[ =:]+\[?(?P<c>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)",
     ),
@@ -22,7 +27,11 @@ pub(super) const SIGNALS: &[Signal] = &[
         "node-out-of-reach",
         Role::Follower,
         &[
-            "failed to send a keep-alive heartbeat", "on node ", "No route to host", "Host is unreachable", "not responding",
+            "failed to send a keep-alive heartbeat",
+            "on node ",
+            "No route to host",
+            "Host is unreachable",
+            "not responding",
         ],
         r"node '(?P<a>[\w.-]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat|[Rr]emote daemon:? \[[^\]]*\] on node (?P<b>[\w.-]+)|[Nn]odes? (?P<c>[\w.-]+) not responding|No route to host|Host is unreachable",
     ),
@@ -97,18 +106,28 @@ fn silent(case: &Case, mut claim: Claim) -> Option<Claim> {
     let mut quiet = groups.iter().filter(|(_, group)| group.bad.is_none() && group.good.is_some());
     let one = quiet.next().filter(|_| quiet.next().is_none() && groups.len() >= 2);
     let named = lost.iter().find_map(|event| host(event));
-    let agree = named.is_some_and(|name| lost.iter().filter_map(|event| host(event)).all(|other| other == name));
+    let agree =
+        named.is_some_and(|name| lost.iter().filter_map(|event| host(event)).all(|other| other == name));
     let out_of_reach = case.first("node-out-of-reach");
     let subject = match (state, one, out_of_reach) {
         (Some(state), ..) => host(state).map(str::to_owned).or_else(|| named.map(str::to_owned)),
         (None, Some((name, _)), _) if lost.len() >= 2 => {
-            let name = if name.starts_with("file ") || agree && name.starts_with("node ") { named.unwrap_or(name) } else { name };
+            let name = if name.starts_with("file ") || agree && name.starts_with("node ") {
+                named.unwrap_or(name)
+            } else {
+                name
+            };
             Some(name.to_owned())
         }
         (None, _, Some(event)) if agree && lost.len() >= 2 => host(event).or(named).map(str::to_owned),
         _ => return None,
     };
-    claim.evidence = state.into_iter().chain(out_of_reach).chain(lost.iter().copied().take(3)).map(|event| event.place).collect();
+    claim.evidence = state
+        .into_iter()
+        .chain(out_of_reach)
+        .chain(lost.iter().copied().take(3))
+        .map(|event| event.place)
+        .collect();
     claim.evidence.extend(one.and_then(|(_, group)| group.good).map(|event| event.place));
     if state.is_some() && !lost.is_empty() {
         claim.confidence = Confidence::Certain;

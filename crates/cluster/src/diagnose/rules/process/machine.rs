@@ -11,8 +11,16 @@ pub(super) const SIGNALS: &[Signal] = &[
         "oom-killed",
         Role::Failure,
         &[
-            "OOMKilled", "oom-kill", "oom_kill", "Out of memory: Kill", "Memory cgroup out of memory", "OUT_OF_MEMORY",
-            "out-of-memory handler", "invoked oom-killer", "low on resource: memory", "ray.exceptions.OutOfMemoryError",
+            "OOMKilled",
+            "oom-kill",
+            "oom_kill",
+            "Out of memory: Kill",
+            "Memory cgroup out of memory",
+            "OUT_OF_MEMORY",
+            "out-of-memory handler",
+            "invoked oom-killer",
+            "low on resource: memory",
+            "ray.exceptions.OutOfMemoryError",
             "running low on memory",
         ],
         r"OOMKilled|oom[-_]kill(?:er)?\b.*(?:event|StepId|task_memcg|constraint|gfp_mask)|oom_kill[ =:]+[1-9]|Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<comm>[^)]+)\)|Memory cgroup out of memory: Kill(?:ed)? process (?P<pid2>\d+) \((?P<comm2>[^)]+)\)|\bOUT_OF_MEMORY\b|out-of-memory handler|invoked oom-killer|low on resource: memory|ray\.exceptions\.OutOfMemoryError|node running low on memory",
@@ -20,7 +28,12 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "cuda-out-of-memory",
         Role::Failure,
-        &["CUDA out of memory", "CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"],
+        &[
+            "CUDA out of memory",
+            "CUDA error: out of memory",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "cudaErrorMemoryAllocation",
+        ],
         r"(?:OutOfMemoryError|RuntimeError|AcceleratorError|CUDA error|CUDA_ERROR|cudaError).*?(?:out of memory|OUT_OF_MEMORY|MemoryAllocation)(?:.*?Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?",
     ),
     line(
@@ -115,9 +128,10 @@ fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
     };
     // A kernel log keeps Xids of earlier days, and its clock is its own.
     let done = case.events.iter().any(|good| good.role == Role::Success && good.signal.ends_with("-done"));
-    let failed = case.events.iter().any(|bad| {
-        matches!(bad.role, Role::Failure | Role::Follower) && !bad.signal.starts_with("xid-of-")
-    });
+    let failed = case
+        .events
+        .iter()
+        .any(|bad| matches!(bad.role, Role::Failure | Role::Follower) && !bad.signal.starts_with("xid-of-"));
     if done && !failed {
         claim.caution = true;
     }

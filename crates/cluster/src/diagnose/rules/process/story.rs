@@ -47,9 +47,10 @@ pub(in crate::diagnose::rules) fn ended_well(case: &Case, event: &Event) -> bool
         _ => Some(good),
     });
     last.is_some_and(|good| {
-        !case.events.iter().any(|bad| {
-            matches!(bad.role, Role::Failure | Role::Follower) && good.before(bad) == Some(true)
-        })
+        !case
+            .events
+            .iter()
+            .any(|bad| matches!(bad.role, Role::Failure | Role::Follower) && good.before(bad) == Some(true))
     })
 }
 

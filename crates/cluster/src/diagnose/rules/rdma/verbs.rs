@@ -19,7 +19,11 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["does not support the kernel ABI of"],
         r"Driver (?P<driver>\w+) does not support the kernel ABI of (?P<abi>\d+) \(supports (?P<from>\d+) to (?P<to>\d+)\) for device (?P<device>\S+)",
     ),
-    text("verbs-no-devices", Role::Warning, &["No IB devices found", "NET/IB : No device found", "No RDMA devices found"]),
+    text(
+        "verbs-no-devices",
+        Role::Warning,
+        &["No IB devices found", "NET/IB : No device found", "No RDMA devices found"],
+    ),
     line(
         "ucx-device-not-available",
         Role::Warning,

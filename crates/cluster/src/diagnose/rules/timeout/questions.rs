@@ -254,8 +254,8 @@ pub(super) fn earlier_failure<'a>(case: &'a Case, first: &Event) -> Option<&'a E
 pub(super) fn preparing<'a>(case: &'a Case, first: &Event) -> Option<&'a Event> {
     let done = |event: &Event| event.number("percent").is_some_and(|percent| percent >= 100);
     let lines: Vec<&Event> = case.events("jit-compiling").filter(|event| !done(event)).collect();
-    // Another rank's compiling that goes on after this one gave up.
-    let after = lines.iter().copied().find(|event| {
+    // Another rank's compiling that goes on, or only then ends, after this one gave up.
+    let after = case.events("jit-compiling").find(|event| {
         first.before(event) == Some(true) && (event.rank.is_none() || event.rank != first.rank)
     });
     if after.is_some() {
@@ -279,7 +279,7 @@ pub(super) fn preparing<'a>(case: &'a Case, first: &Event) -> Option<&'a Event> 
         (Some(began), Some(ended)) if start.clock == first.clock => (0.0..1800.0).contains(&(ended - began)),
         _ => true,
     };
-    let last = lines.iter().copied().filter(|event| event.before(first) == Some(true)).last()?;
+    let last = lines.iter().copied().rfind(|event| event.before(first) == Some(true))?;
     (near(last) && !ended(last) && last.rank.is_none_or(|rank| Some(rank) != first.rank)).then_some(last)
 }
 
