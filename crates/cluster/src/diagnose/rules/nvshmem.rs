@@ -29,16 +29,19 @@ pub(super) const SIGNALS: &[Signal] = &[
             "device code",
             "device side",
             "embedded",
+            "deep_ep_cpp",
         ],
         pattern: Some(
-            r"(?i)(?:libnvshmem_device\S*|nvshmem[_ -]device|device (?:lib(?:rary)?|code|side)|embedded)[^\n]{0,80}?(?P<version>3\.\d+\.\d+)",
+            r"(?i)(?:libnvshmem_device\S*|nvshmem[_ -]device|device (?:lib(?:rary)?|code|side)|embedded)[^\n]{0,80}?(?P<version>3\.\d+\.\d+)|(?P<said>3\.\d+\.\d+)[^\n]{0,30}libnvshmem_device|deep_ep_cpp\S*\.so[^\n=>]{0,60}?nvshmem[^\n=>]{0,30}?(?P<package>3\.\d+\.\d+)",
         ),
         role: Role::Context,
     },
     Signal {
         id: "nvshmem-wheel",
         any: &["nvidia-nvshmem-cu", "nvidia_nvshmem_cu"],
-        pattern: Some(r"nvidia[-_]nvshmem[-_]cu1\d(?:==|[-:]? +v?|-)(?P<version>\d+\.\d+\.\d+)"),
+        pattern: Some(
+            r"nvidia[-_]nvshmem[-_]cu1\d(?:==|[-:]? +v?|-)(?P<version>\d+\.\d+\.\d+)|nvidia[-_]nvshmem[-_]cu1\d.{0,60}resolved (?:to )?v?(?P<said>\d+\.\d+\.\d+)",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -338,7 +341,14 @@ pub(super) const RULES: &[Rule] = &[
 
 /// Versions of NVSHMEM that the lines say, with each line.
 fn versions<'a>(case: &'a Case, signal: &'a str) -> impl Iterator<Item = (&'a str, &'a Event)> {
-    case.events(signal).filter_map(|event| {
+    case.events(signal).filter_map(move |event| {
+        // A list of linked libraries names the host library beside the extension.
+        if signal == "nvshmem-device-library"
+            && event.text.contains("nvshmem_host")
+            && !event.text.contains("evice")
+        {
+            return None;
+        }
         let field = ["version", "package", "said"].into_iter().find_map(|name| event.field(name))?;
         Some((field, event))
     })

@@ -391,7 +391,15 @@ fn devices(case: &Case) -> Asked<Devices> {
 }
 
 fn when(case: &Case, first: &Event) -> Asked<When> {
-    let here = |event: &&Event| event.before(first) == Some(true);
+    // Files without times do not compare: what another rank of the same run shows counts, and not that of another run.
+    let loaded = nvshmem::loaded(case, Some(first));
+    let other_run = |event: &Event| {
+        event.place.file != first.place.file
+            && case.events("nvshmem-banner").any(|banner| {
+                banner.place.file == event.place.file && banner.field("version") != loaded.as_deref()
+            })
+    };
+    let here = |event: &&Event| event.before(first) != Some(false) && !other_run(event);
     let at = |answer, event: &Event| Asked { answer, evidence: vec![event.place] };
     // What passed before the part between nodes began was inside a node.
     let start = case.events("internode-start").filter(here).last();
