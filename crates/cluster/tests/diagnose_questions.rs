@@ -9,6 +9,14 @@ use expertrail_cluster::diagnose::rules::timeout::{
 use expertrail_cluster::diagnose::{Case, Outcome, conclude, read_texts};
 use expertrail_cluster::finding::{Finding, Status};
 
+/// The timeout on each of these ranks.
+fn waits(ranks: impl Iterator<Item = u32>) -> String {
+    let lines: Vec<String> = ranks
+        .map(|rank| format!("[rank{rank}]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n"))
+        .collect();
+    lines.concat()
+}
+
 fn questions(text: &str) -> Questions {
     Questions::of(&read_texts(&[("run.log", text)])).expect("a call that waited in vain")
 }
@@ -64,19 +72,14 @@ fn frames_inside_a_node_and_of_low_latency() {
 
 #[test]
 fn all_ranks_of_a_known_number_reached_the_call() {
-    let waits: String = (0..4)
-        .map(|rank| format!("[rank{rank}]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n"))
-        .collect();
+    let waits = waits(0..4);
     assert_eq!(questions(&format!("world_size=4\n{waits}")).reached.answer, Reached::All);
     assert_ne!(questions(&format!("world_size=8\n{waits}")).reached.answer, Reached::All);
 }
 
 #[test]
 fn a_rank_that_wrote_and_shows_no_wait_is_a_suspect() {
-    let waits: String = (0..16)
-        .filter(|rank| *rank != 11)
-        .map(|rank| format!("[rank{rank}]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n"))
-        .collect();
+    let waits = waits((0..16).filter(|rank| *rank != 11));
     let asked = questions(&format!("[rank11]: loading shard 3\n{waits}"));
     assert_eq!(asked.reached.answer, Reached::Not(BTreeSet::from([11])));
 }

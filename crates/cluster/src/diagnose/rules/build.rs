@@ -60,7 +60,14 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
     Signal {
         id: "build-compiling",
-        any: &["nvcc ", "ninja: ", "Building wheel", "build_ext", "python setup.py", "cicc", "cudafe++"],
+        any: &[
+            "ninja: build",
+            "ninja: error",
+            "Building wheel",
+            "build_ext",
+            "Building extension",
+            "running build",
+        ],
         pattern: None,
         role: Role::Context,
     },
@@ -176,6 +183,8 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["cannot-allocate-memory", "build-compiling"],
         unless: &["build-killed", "build-cannot-allocate"],
         confidence: Confidence::Likely,
+        // Ranks of a run that cannot allocate are another matter.
+        refine: Some(|case, claim| case.ranks_seen.is_empty().then_some(claim)),
         ..plain("build-out-of-memory", &[], "Memory could not be allocated while the extension was compiled.")
     },
     Rule {

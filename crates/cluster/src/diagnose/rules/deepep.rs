@@ -15,6 +15,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         ),
         role: Role::Context,
     },
+    Signal { id: "nccl-one-node", any: &["nNodes 1 "], pattern: None, role: Role::Context },
     Signal { id: "mnnvl-on", any: &["MNNVL"], pattern: Some(r"MNNVL 1\b|MNNVL=1"), role: Role::Context },
     Signal {
         id: "hybrid-ep-banner",
@@ -323,7 +324,8 @@ fn gin(case: &Case, mut claim: Claim) -> Option<Claim> {
         || case
             .variable("EP_DISABLE_GIN")
             .is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
-    let one_node = matches!((case.world, local_world(case)), (Some(world), Some(local)) if world <= local);
+    let one_node = case.has("nccl-one-node")
+        || matches!((case.world, local_world(case)), (Some(world), Some(local)) if world <= local);
     if case.version("libmlx5_1_25") == Some("no") {
         return None;
     }

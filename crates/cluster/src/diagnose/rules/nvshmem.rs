@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::deepep;
-use super::timeout::{below, failing, saying, weigh};
+use super::timeout::{Questions, below, failing, saying, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Event, Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -549,6 +549,9 @@ fn efa(case: &Case, mut claim: Claim) -> Option<Claim> {
     let shown =
         case.variables.keys().filter(|name| name.starts_with("NVSHMEM_") || name.starts_with("FI_")).count();
     if unset.is_some() || set.is_some() || case.environment_printed || shown > 2 {
+        // A rank that failed otherwise leaves the others waiting on any transport.
+        let elsewhere = Questions::of(case).is_some_and(|questions| questions.someone_else());
+        let claim = if elsewhere { weigh(claim, Confidence::Possible) } else { claim };
         return Some(
             claim.not("DeepEP's kernels: with the transport of IBGDA they have no NIC to ring on EFA."),
         );

@@ -1,6 +1,6 @@
 //! From the seven answers to causes.
 
-use super::super::{deepep, ibgda, nvshmem};
+use super::super::{ibgda, nvshmem};
 use super::kernel::{self, Silent};
 use super::questions::{Devices, Frame, Questions, Reached, When, earlier_failure, preparing};
 use super::{NEW_LAYOUT, TIMEOUTS, below, failing, known_bad, patched, saying, weigh};
@@ -425,16 +425,12 @@ pub(super) fn maybe_dual_batch(case: &Case, mut claim: Claim) -> Option<Claim> {
         claim,
         "vLLM's dual batch overlap with DeepEP's high-throughput mode stops like this. Decided by: whether --enable-dbo is set.",
     );
-    Some(
-        weigh(claim, Confidence::Possible)
-            .next("The arguments of `vllm serve`: whether --enable-dbo is among them.".to_owned()),
-    )
+    Some(weigh(claim, Confidence::Possible).next(questions.next(case)))
 }
 
 /// An illegal access with no timeout before it.
 pub(super) fn device_states(case: &Case, mut claim: Claim) -> Option<Claim> {
     let questions = Questions::of(case)?;
-    let _ = deepep::gpu(case);
     if !failing(case)
         || decided(case, &questions, "")
         || !case.has_any(&["internode-frame", "low-latency-frame", "nvshmem-banner", "nvshmem-source-path"])
@@ -445,5 +441,5 @@ pub(super) fn device_states(case: &Case, mut claim: Claim) -> Option<Claim> {
         claim,
         "An illegal access is the first failure, with no wait before it. With NVSHMEM built from source, an extension compiled without __CUDACC_RDC__ can have a state of IBGDA of its own that nobody fills. Decided by: how NVSHMEM was built, and DeepEP's commit.",
     );
-    Some(weigh(claim, Confidence::Possible).next("`compute-sanitizer` of one rank at the first dispatch, with the versions that load (`expertrail stack`)."))
+    Some(weigh(claim, Confidence::Possible).next(questions.next(case)))
 }

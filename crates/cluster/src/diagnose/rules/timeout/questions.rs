@@ -209,6 +209,9 @@ impl Questions {
 
     /// The one fact that decides most among what the logs leave open.
     pub fn next(&self, case: &Case) -> String {
+        if self.frame.answer == Frame::IntraNode && case.has_any(&["vllm-engine", "vllm-finalize-async"]) {
+            return "The arguments of `vllm serve`: whether --enable-dbo is among them.".to_owned();
+        }
         if self.frame.answer == Frame::IntraNode {
             return "Stacks of all ranks of that node while it waits (`py-spy dump --pid <pid>`): which one is not in the dispatch, and where it is.".to_owned();
         }
@@ -250,6 +253,16 @@ pub(super) fn earlier_failure<'a>(case: &'a Case, first: &Event) -> Option<&'a E
     })
 }
 
+/// Steps of training or of a benchmark that were done, not just begun.
+fn steps(case: &Case) -> impl Iterator<Item = &Event> {
+    const DONE: [&str; 9] =
+        ["loss", "elapsed", "step time", "flop", "throughput", "s/it", "it/s", "grad norm", "tokens/s"];
+    case.events("iteration").filter(|event| {
+        let text = event.text.to_lowercase();
+        event.number("iter").is_some_and(|iter| iter > 0) && DONE.iter().any(|word| text.contains(word))
+    })
+}
+
 /// Lines of compiling that come after `first`, or that began before and never ended.
 pub(super) fn preparing<'a>(case: &'a Case, first: &Event) -> Option<&'a Event> {
     let done = |event: &Event| event.number("percent").is_some_and(|percent| percent >= 100);
@@ -271,7 +284,8 @@ pub(super) fn preparing<'a>(case: &'a Case, first: &Event) -> Option<&'a Event> 
         end("jit-finished")
             || end("served")
             || end("deepep-subtest-passed")
-            || end("later-pass")
+            || steps(case)
+                .any(|event| start.before(event) == Some(true) && event.before(first) != Some(false))
             || case.events("jit-compiling").any(|event| done(event) && start.before(event) == Some(true))
     };
     // DeepEP waits 100 s, images patch that up to 1000 s: a compile that began much earlier has nothing to do with it.
@@ -404,7 +418,10 @@ fn when(case: &Case, first: &Event) -> Asked<When> {
     // What passed before the part between nodes began was inside a node.
     let start = case.events("internode-start").filter(here).last();
     let counts = |event: &&Event| start.is_none_or(|start| start.before(event) != Some(false));
-    for signal in ["deepep-subtest-passed", "deepep-tuning", "figures", "later-pass"] {
+    if let Some(event) = steps(case).find(here) {
+        return at(When::Later, event);
+    }
+    for signal in ["deepep-subtest-passed", "deepep-tuning", "figures"] {
         let mut passed = case.events(signal).filter(here).filter(counts);
         if let Some(event) = passed.next() {
             // Figures of the part inside a node carry a node's number.
@@ -412,7 +429,7 @@ fn when(case: &Case, first: &Event) -> Asked<When> {
                 continue;
             }
             // Tests inside a node, named as such and nothing after them, say nothing of RDMA.
-            if start.is_none() && case.has("intranode-start") && signal != "later-pass" {
+            if start.is_none() && case.has("intranode-start") {
                 continue;
             }
             return at(When::Later, event);

@@ -62,9 +62,16 @@ pub(in super::super) const SIGNALS: Signals = &[
         id: "low-latency-timeout",
         any: &["timeout for dispatch", "timeout for combine", "timeout for barrier"],
         pattern: Some(
-            r"timeout for (?:dispatch|combine|barrier).*?rank:? (?P<rank>\d+)(?:.*?(?:src_rank|dst_rank):? (?P<peer>\d+))?",
+            r"(?:^|[^:] )DeepEP timeout for (?:dispatch|combine|barrier).*?rank:? (?P<rank>\d+)(?:.*?(?:src_rank|dst_rank):? (?P<peer>\d+))?",
         ),
         role: Role::Failure,
+    },
+    // A buffer in shrink mode masks the rank and goes on.
+    Signal {
+        id: "low-latency-masked",
+        any: &["Warning: DeepEP timeout"],
+        pattern: None,
+        role: Role::Warning,
     },
     Signal {
         id: "internode-frame",
@@ -190,14 +197,6 @@ pub(in super::super) const SIGNALS: Signals = &[
         ],
         pattern: Some(
             r"(?i)\bfirst (?:\w+ )?(?:dispatch|forward|logprob|iteration|step|micro-?batch|moe|batch|all-to-all|pass)|\b(?:iter(?:ation)?|step)s?[ =:#\[-]*0\b|\b0/\d+ \[",
-        ),
-        role: Role::Progress,
-    },
-    Signal {
-        id: "later-pass",
-        any: &["iteration", "Iteration", "step", "Step", "iter "],
-        pattern: Some(
-            r"(?i)\b(?:iter(?:ation)?|(?:global_?)?step)s?[ =:#\[(]*\s*(?P<iter>[1-9]\d*)\b.*(?:loss|elapsed time|time per iteration|step time|tflop|throughput|s/it|it/s|mfu|grad.?norm|tokens/s|tokens per)",
         ),
         role: Role::Progress,
     },
