@@ -1,5 +1,6 @@
 //! Reads logs into a [`Case`].
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,9 @@ const DEPTH: usize = 16;
 /// Bytes of a file's start that tell its habits.
 const HEAD: usize = 256 << 10;
 
+/// A file that could not be read, and why.
+type Failed = (String, String);
+
 /// A file to read.
 enum Opened {
     Path(PathBuf, String),
@@ -75,11 +79,14 @@ enum Opened {
 pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
     let mut notes = Vec::new();
     let mut work = Vec::new();
+    let mut seen = BTreeSet::new();
     for input in inputs {
         match input {
             Input::Text { name, bytes } => work.push(Opened::Text(name, bytes)),
             Input::Path(path) if path.as_os_str() == "-" => work.push(Opened::Stdin),
-            Input::Path(path) => find(&path, &mut work, &mut notes)?,
+            Input::Path(path) => {
+                find(&path, &mut Found { work: &mut work, notes: &mut notes, seen: &mut seen })?
+            }
         }
     }
     if work.is_empty() {
@@ -151,7 +158,7 @@ fn scan(work: Vec<Opened>, assembly: &mut Assembly) -> (Vec<String>, usize) {
     let jobs: Vec<Mutex<Option<Opened>>> = work.into_iter().map(|job| Mutex::new(Some(job))).collect();
     let next = AtomicUsize::new(0);
     // Parts that wait for an earlier one are few: a worker that is far ahead waits here.
-    let (sender, receiver) = mpsc::sync_channel::<(usize, Result<Part, String>)>(threads * 2);
+    let (sender, receiver) = mpsc::sync_channel::<(usize, Result<Part, Failed>)>(threads * 2);
     let mut failed = Vec::new();
     let mut good = 0;
     std::thread::scope(|scope| {
@@ -181,10 +188,9 @@ fn scan(work: Vec<Opened>, assembly: &mut Assembly) -> (Vec<String>, usize) {
                         good += 1;
                         assembly.add(part, only);
                     }
-                    Err(reason) => {
-                        let name = reason.split(':').next().unwrap_or_default().to_owned();
+                    Err((name, reason)) => {
+                        failed.push(format!("{name}: {reason}"));
                         assembly.add(Part { name, ..Part::default() }, only);
-                        failed.push(reason);
                     }
                 }
             }
@@ -194,20 +200,23 @@ fn scan(work: Vec<Opened>, assembly: &mut Assembly) -> (Vec<String>, usize) {
 }
 
 /// Reads one file.
-fn one(job: Opened, index: u32) -> Result<Part, String> {
+fn one(job: Opened, index: u32) -> Result<Part, Failed> {
     match job {
         Opened::Text(name, bytes) => stream(&bytes[..], name, index),
         Opened::Stdin => stream(io::stdin().lock(), "-".to_owned(), index),
-        Opened::Path(path, name) => {
-            let file = File::open(&path).map_err(|error| format!("{name}: {error}"))?;
-            stream(file, name, index)
-        }
+        Opened::Path(path, name) => match File::open(&path) {
+            Ok(file) => stream(file, name, index),
+            Err(error) => Err((name, error.to_string())),
+        },
     }
 }
 
-fn stream(input: impl Read, name: String, index: u32) -> Result<Part, String> {
+fn stream(input: impl Read, name: String, index: u32) -> Result<Part, Failed> {
     let mut input = BufReader::with_capacity(HEAD, input);
-    let packed = input.fill_buf().map_err(|error| format!("{name}: {error}"))?.starts_with(&[0x1f, 0x8b]);
+    let packed = match input.fill_buf() {
+        Ok(head) => head.starts_with(&[0x1f, 0x8b]),
+        Err(error) => return Err((name, error.to_string())),
+    };
     if packed {
         let unpacked = BufReader::with_capacity(HEAD, MultiGzDecoder::new(input));
         text(unpacked, name, index)
@@ -216,11 +225,14 @@ fn stream(input: impl Read, name: String, index: u32) -> Result<Part, String> {
     }
 }
 
-fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, String> {
-    let head = input.fill_buf().map_err(|error| format!("{name}: {error}"))?;
+fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, Failed> {
+    let head = match input.fill_buf() {
+        Ok(head) => head,
+        Err(error) => return Err((name, error.to_string())),
+    };
+    let empty = head.is_empty();
     if binary(head) {
-        let note = format!("{name}: no text, not read");
-        return Ok(Part { name, notes: vec![note], ..Part::default() });
+        return Err((name, "no text, not read".to_owned()));
     }
     let mut source = Source::new(index, name, &head[..head.len().min(64 << 10)]);
     let result = lines::each(&mut input, |line, number| source.line(line, number));
@@ -228,6 +240,9 @@ fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, Strin
     let mut part = source.part;
     if let Err(error) = result {
         part.notes.push(format!("{}: {error}; what was read before that counts", part.name));
+    }
+    if empty {
+        part.notes.push(format!("{}: empty", part.name));
     }
     Ok(part)
 }
@@ -242,24 +257,43 @@ fn binary(head: &[u8]) -> bool {
     head.starts_with(b"\x7fELF") || (head.len() >= 512 && odd * 10 > head.len() * 3)
 }
 
+/// Files that were found.
+struct Found<'a> {
+    work: &'a mut Vec<Opened>,
+    notes: &'a mut Vec<String>,
+    /// Device and inode of each: container runtimes link to a log from several folders.
+    seen: &'a mut BTreeSet<(u64, u64)>,
+}
+
+impl Found<'_> {
+    fn file(&mut self, path: PathBuf, name: String, meta: &fs::Metadata) {
+        use std::os::unix::fs::MetadataExt;
+        if self.seen.insert((meta.dev(), meta.ino())) {
+            self.work.push(Opened::Path(path, name));
+        } else {
+            self.notes.push(format!("{name}: the same file as one before, read once"));
+        }
+    }
+}
+
 /// Files at or under a path, in order of their names.
-fn find(path: &Path, work: &mut Vec<Opened>, notes: &mut Vec<String>) -> Result<(), ReadError> {
+fn find(path: &Path, found: &mut Found<'_>) -> Result<(), ReadError> {
     let name = path.display().to_string();
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) => {
-            notes.push(format!("{name}: {error}"));
+            found.notes.push(format!("{name}: {error}"));
             return Ok(());
         }
     };
     if meta.is_dir() {
-        folder(path, 0, work, notes);
+        folder(path, 0, found);
         return Ok(());
     }
     if let Some(kind) = special(&meta) {
         return Err(ReadError::NotAFile(name, kind));
     }
-    work.push(Opened::Path(path.to_owned(), name));
+    found.file(path.to_owned(), name, &meta);
     Ok(())
 }
 
@@ -278,11 +312,11 @@ fn special(meta: &fs::Metadata) -> Option<&'static str> {
     }
 }
 
-fn folder(path: &Path, depth: usize, work: &mut Vec<Opened>, notes: &mut Vec<String>) {
+fn folder(path: &Path, depth: usize, found: &mut Found<'_>) {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => {
-            notes.push(format!("{}: {error}", path.display()));
+            found.notes.push(format!("{}: {error}", path.display()));
             return;
         }
     };
@@ -292,27 +326,27 @@ fn folder(path: &Path, depth: usize, work: &mut Vec<Opened>, notes: &mut Vec<Str
         let Ok(link) = fs::symlink_metadata(&path) else { continue };
         if link.is_dir() {
             if depth + 1 < DEPTH {
-                folder(&path, depth + 1, work, notes);
+                folder(&path, depth + 1, found);
             } else {
-                notes.push(format!("{}: too deep a folder, not looked into", path.display()));
+                found.notes.push(format!("{}: too deep a folder, not looked into", path.display()));
             }
             continue;
         }
         // A link to a folder may lead back here; one to a file is a file.
         let Ok(meta) = fs::metadata(&path) else {
-            notes.push(format!("{}: a link to nothing", path.display()));
+            found.notes.push(format!("{}: a link to nothing", path.display()));
             continue;
         };
         if meta.is_dir() {
-            notes.push(format!("{}: a link to a folder, not followed", path.display()));
+            found.notes.push(format!("{}: a link to a folder, not followed", path.display()));
         } else if let Some(kind) = special(&meta) {
-            notes.push(format!("{}: {kind}, not read", path.display()));
-        } else if work.len() >= FILES {
-            notes.push(format!("{}: more than {FILES} files, not read", path.display()));
+            found.notes.push(format!("{}: {kind}, not read", path.display()));
+        } else if found.work.len() >= FILES {
+            found.notes.push(format!("{}: more than {FILES} files, not read", path.display()));
             return;
         } else {
             let name = path.display().to_string();
-            work.push(Opened::Path(path, name));
+            found.file(path, name, &meta);
         }
     }
 }

@@ -126,11 +126,6 @@ impl Scanner {
         self.signals[usize::from(number)].signal
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.signals.len()
-    }
-
     /// Whether the pattern of the signal matches as well, and what its groups hold. Groups are only taken where `fields` asks for them.
     pub(super) fn confirm(
         &'static self,
@@ -165,6 +160,8 @@ impl Scanner {
     }
 }
 
+/// Most bytes of a line that an event keeps.
+pub(super) const TEXT: usize = 600;
 /// Most bytes of a field that are kept.
 const FIELD: usize = 1024;
 
@@ -199,7 +196,7 @@ mod tests {
         let all = ids.len();
         ids.dedup();
         assert_eq!(ids.len(), all, "an id is given twice");
-        assert_eq!(scanner().len(), all);
+        assert_eq!(scanner().signals.len(), all);
         assert!(scanner().literals.is_some());
     }
 }
