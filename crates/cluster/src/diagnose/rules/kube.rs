@@ -1,10 +1,19 @@
 //! Kubernetes: pods, events, operators, plugins.
+//!
+//! What `kubectl` prints as documents or tables arrives here as the lines that `diagnose::structured` describes.
 
+mod driver;
+mod pods;
+
+use super::process::story::{join_rules, join_signals};
 use crate::diagnose::event::Signal;
 use crate::diagnose::rule::Rule;
 
+const SIGNAL_COUNT: usize = driver::SIGNALS.len() + pods::SIGNALS.len();
+const RULE_COUNT: usize = driver::RULES.len() + pods::RULES.len();
+
 /// Kinds of lines.
-pub(super) const SIGNALS: &[Signal] = &[];
+pub(super) const SIGNALS: &[Signal] = &join_signals::<SIGNAL_COUNT>(&[driver::SIGNALS, pods::SIGNALS]);
 
 /// Rules.
-pub(super) const RULES: &[Rule] = &[];
+pub(super) const RULES: &[Rule] = &join_rules::<RULE_COUNT>(&[driver::RULES, pods::RULES]);

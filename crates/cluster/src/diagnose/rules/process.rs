@@ -1,10 +1,24 @@
 //! Processes and machines: exceptions, signals, memory, Xid, lost nodes.
 
+mod exceptions;
+mod killed;
+mod lost;
+mod machine;
+pub(super) mod story;
+
 use crate::diagnose::event::Signal;
 use crate::diagnose::rule::Rule;
+use story::{join_rules, join_signals};
+
+const SIGNAL_COUNT: usize =
+    exceptions::SIGNALS.len() + killed::SIGNALS.len() + lost::SIGNALS.len() + machine::SIGNALS.len();
+const RULE_COUNT: usize =
+    exceptions::RULES.len() + killed::RULES.len() + lost::RULES.len() + machine::RULES.len();
 
 /// Kinds of lines.
-pub(super) const SIGNALS: &[Signal] = &[];
+pub(super) const SIGNALS: &[Signal] =
+    &join_signals::<SIGNAL_COUNT>(&[exceptions::SIGNALS, killed::SIGNALS, lost::SIGNALS, machine::SIGNALS]);
 
 /// Rules.
-pub(super) const RULES: &[Rule] = &[];
+pub(super) const RULES: &[Rule] =
+    &join_rules::<RULE_COUNT>(&[exceptions::RULES, killed::RULES, lost::RULES, machine::RULES]);

@@ -1,0 +1,245 @@
+//! Pods that do not start or are taken away.
+
+use std::collections::BTreeSet;
+
+use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::rule::{Claim, Confidence, Rule};
+use crate::diagnose::rules::process::story::{RULE, about, line, text, unless_fine};
+use crate::diagnose::{Case, Event};
+
+/// Kinds of lines.
+pub(super) const SIGNALS: &[Signal] = &[
+    line(
+        "kube-not-schedulable",
+        Role::Failure,
+        &["nodes are available", "reason=Unschedulable", "reason=FailedScheduling"],
+        r"(?:(?P<fit>\d+)/(?P<nodes>\d+) nodes are available|reason=Unschedulable|reason=FailedScheduling)(?:.*?Insufficient (?P<what>[\w./-]+))?",
+    ),
+    line(
+        "kube-pod-pending",
+        Role::Warning,
+        &["kube-pod ", "Pending"],
+        r"^kube-pod (?P<pod>\S+) (?:.* )?(?:phase|status)=Pending",
+    ),
+    line(
+        "kube-image-not-pulled",
+        Role::Failure,
+        &[
+            "ImagePullBackOff",
+            "ErrImagePull",
+            "Failed to pull image",
+            "no basic auth credentials",
+            "InvalidImageName",
+            "manifest unknown",
+        ],
+        r#"ImagePullBackOff|ErrImagePull|Failed to pull image "?(?P<image>[^" ]+)|no basic auth credentials|InvalidImageName|manifest unknown"#,
+    ),
+    text("kube-pull-secret-missing", Role::Warning, &["FailedToRetrieveImagePullSecret"]),
+    line(
+        "kube-pod-came-up",
+        Role::Progress,
+        &["kube-pod ", "kube-event ", "Started container", "Successfully pulled image"],
+        r"^kube-pod (?P<pod>\S+) (?:.* )?(?:phase|status)=(?:Running|Succeeded|Completed)|^kube-event \S*Pod/(?P<name>\S+) .*reason=(?:Started|Pulled)\b|Started container|Successfully pulled image",
+    ),
+    line(
+        "kube-host-path-refused",
+        Role::Failure,
+        &["hostPath type check failed", "hostPath", "/etc/crusoe"],
+        r#"hostPath type check failed: (?P<path>\S+) is not a (?:directory|file)|(?:mkdir|stat|mount\w*|hostPath)\S* .*?(?P<dir>/etc/crusoe\S*?)[:"]? .*(?:[Nn]o such file|does not exist|not a directory)"#,
+    ),
+    line(
+        "kube-disk-pressure",
+        Role::Failure,
+        &[
+            "DiskPressure",
+            "disk-pressure",
+            "low on resource: ephemeral-storage",
+            "low on resource: nodefs",
+            "low on resource: imagefs",
+            "Attempting to reclaim ephemeral-storage",
+            "usage exceeds the total limit of containers",
+            "exceeds its local ephemeral storage limit",
+        ],
+        r"condition=DiskPressure status=True|\bNodeHasDiskPressure\b|low on resource: (?:ephemeral-storage|nodefs|imagefs)|taint=node\.kubernetes\.io/disk-pressure|had condition: \[DiskPressure\]|DiskPressure\s+True\b|[Rr]eclaim ephemeral-storage|kubelet has disk pressure",
+    ),
+    line(
+        "kube-pod-evicted",
+        Role::Failure,
+        &["reason=Evicted", "Evicted"],
+        r"^kube-(?:pod|event) (?P<pod>\S+) .*(?:reason|status)=Evicted|\bEvicted\b",
+    ),
+];
+
+/// Rules.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        cause: "kube-too-few-free-nodes",
+        needs: &["kube-not-schedulable"],
+        confidence: Confidence::Certain,
+        because: "the scheduler finds no node for a pod of the job: not enough that is free on enough nodes",
+        rules_out: &["the image was not even looked for: the pod has no node yet"],
+        refine: Some(no_room),
+        ..RULE
+    },
+    Rule {
+        cause: "image-pull-failed",
+        needs: &["kube-image-not-pulled"],
+        confidence: Confidence::Certain,
+        because: "the node cannot pull the pod's image: its name is wrong, or the registry does not accept the credentials",
+        rules_out: &["the pod has a node: scheduling is done"],
+        refine: Some(not_pulled),
+        ..RULE
+    },
+    Rule {
+        cause: "kube-nccl-topo-file-missing",
+        needs: &["kube-host-path-refused"],
+        confidence: Confidence::Certain,
+        because: "the pod wants a host's path for NCCL's topology file, and the node does not have it",
+        rules_out: &["the container was not started: no library has read anything yet"],
+        refine: Some(host_path),
+        ..RULE
+    },
+    Rule {
+        cause: "node-disk-pressure",
+        needs: &["kube-disk-pressure"],
+        confidence: Confidence::Certain,
+        because: "the node's disk is full, the kubelet says so and evicts pods",
+        rules_out: &[
+            "an eviction for memory would name memory",
+            "/dev/shm is not meant: that is memory of the pod",
+        ],
+        refine: Some(disk),
+        ..RULE
+    },
+];
+
+/// Pods that an event or state is about, as `namespace/pod` or a bare name.
+fn pod(event: &Event) -> Option<String> {
+    let word = event.text.split_whitespace().nth(1)?;
+    let word = match event.text.split_whitespace().next()? {
+        "kube-event" => word.replace("/Pod/", "/"),
+        "kube-container" => word.rsplit_once('/').map_or(word, |(pod, _)| pod).to_owned(),
+        "kube-pod" => word.to_owned(),
+        _ => return None,
+    };
+    Some(word)
+}
+
+/// The pod without its namespace.
+fn bare(pod: &str) -> &str {
+    pod.rsplit('/').next().unwrap_or(pod)
+}
+
+/// Whether every pod that the events are about came up later, or is up in the states that are shown.
+fn all_came_up(case: &Case, signal: &str) -> bool {
+    let pods: BTreeSet<String> = case.events(signal).filter_map(pod).collect();
+    let named = |event: &Event, wanted: &str| {
+        let name = event.field("pod").or(event.field("name"));
+        name.map(str::to_owned).or_else(|| pod(event)).is_some_and(|name| bare(&name) == bare(wanted))
+    };
+    if pods.is_empty() {
+        let Some(last) = case.events(signal).last() else { return false };
+        return case.events("kube-pod-came-up").any(|up| last.before(up) == Some(true));
+    }
+    pods.iter().all(|wanted| {
+        case.events("kube-pod-came-up").any(|up| {
+            named(up, wanted)
+                && (up.text.starts_with("kube-pod ")
+                    || case.events(signal).all(|event| event.before(up) != Some(false)))
+        })
+    })
+}
+
+fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
+    if all_came_up(case, "kube-not-schedulable") {
+        return None;
+    }
+    let events: Vec<&Event> = case.events("kube-not-schedulable").collect();
+    let says = |what: &str| events.iter().any(|event| event.text.contains(what));
+    let room =
+        ["Insufficient ", "anti-affinity", "topology spread", "didn't have free ports", "Too many pods"];
+    let telling = events.iter().find(|event| room.iter().any(|what| event.text.contains(what)));
+    match telling {
+        Some(event) => {
+            claim.evidence.insert(0, event.place);
+            claim.evidence.dedup();
+            if let Some(what) = event.field("what") {
+                claim.because = format!(
+                    "the scheduler finds no node for a pod: not enough {what} is free on enough nodes"
+                );
+            }
+            // What a plugin does not offer is not taken by others.
+            if says("Insufficient rdma")
+                && !says("Insufficient nvidia.com/gpu")
+                && case.has("rdma-plugin-device-without-issm")
+            {
+                claim.confidence = Confidence::Possible;
+            }
+        }
+        None if says("node affinity")
+            || says("node selector")
+            || says("taint")
+            || says("PersistentVolumeClaim")
+            || says("persistentvolumeclaim") =>
+        {
+            claim.confidence = Confidence::Possible;
+            claim.because =
+                "a pod finds no node: selectors, taints or volumes keep it from those there are".to_owned();
+            claim.rules_out.clear();
+            claim.next = Some("labels and taints of the GPU nodes beside the pod's nodeSelector and tolerations: `kubectl get nodes --show-labels; kubectl describe pod <pod>`".to_owned());
+        }
+        None => {
+            claim.confidence = Confidence::Possible;
+            claim.next = Some(
+                "the scheduler's reason: the events at the end of `kubectl describe pod <pod>`".to_owned(),
+            );
+        }
+    }
+    claim.evidence.extend(case.first("kube-pod-pending").map(|event| event.place));
+    claim.subject = events.iter().find_map(|event| pod(event));
+    unless_fine(case, claim)
+}
+
+fn not_pulled(case: &Case, mut claim: Claim) -> Option<Claim> {
+    if all_came_up(case, "kube-image-not-pulled") {
+        return None;
+    }
+    let image =
+        case.events("kube-image-not-pulled").find_map(|event| event.field("image").map(str::to_owned));
+    claim.evidence.extend(case.first("kube-pull-secret-missing").map(|event| event.place));
+    let of_pod = case.events("kube-image-not-pulled").find_map(pod);
+    claim.subject = image.or(of_pod);
+    unless_fine(case, claim)
+}
+
+fn host_path(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let event = case.first("kube-host-path-refused")?;
+    let path = event
+        .field("path")
+        .or(event.field("dir"))
+        .unwrap_or_default()
+        .trim_end_matches([':', ','])
+        .to_owned();
+    let topology = ["crusoe", "nccl", "topo"].iter().any(|word| event.text.contains(word));
+    if !topology {
+        claim.confidence = Confidence::Possible;
+        claim.because = format!("the pod wants the host's {path}, which the node does not have");
+        claim.next = Some(
+            "what the volume is for: `kubectl get pod <pod> -o yaml | grep -B3 -A3 hostPath`".to_owned(),
+        );
+    }
+    if all_came_up(case, "kube-host-path-refused") {
+        return None;
+    }
+    unless_fine(case, claim.about(path))
+}
+
+fn disk(case: &Case, mut claim: Claim) -> Option<Claim> {
+    claim.evidence.extend(case.first("kube-pod-evicted").map(|event| event.place));
+    let node = case.nodes("kube-disk-pressure").into_iter().next();
+    let claim = match node {
+        Some(node) => claim.about(node.to_string()),
+        None => about(case, claim, "pod"),
+    };
+    unless_fine(case, claim)
+}

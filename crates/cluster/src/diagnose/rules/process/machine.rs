@@ -1,0 +1,139 @@
+//! Memory and GPUs of machines.
+
+use super::story::{RULE, at, line, unless_fine, writer};
+use crate::diagnose::Case;
+use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::rule::{Claim, Confidence, Rule};
+
+/// Kinds of lines.
+pub(super) const SIGNALS: &[Signal] = &[
+    line(
+        "oom-killed",
+        Role::Failure,
+        &[
+            "OOMKilled",
+            "oom-kill",
+            "oom_kill",
+            "Out of memory: Kill",
+            "Memory cgroup out of memory",
+            "OUT_OF_MEMORY",
+            "out-of-memory handler",
+            "invoked oom-killer",
+            "low on resource: memory",
+            "ray.exceptions.OutOfMemoryError",
+            "running low on memory",
+        ],
+        r"OOMKilled|oom[-_]kill(?:er)?\b.*(?:event|StepId|task_memcg|constraint|gfp_mask)|oom_kill[ =:]+[1-9]|Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<comm>[^)]+)\)|Memory cgroup out of memory: Kill(?:ed)? process (?P<pid2>\d+) \((?P<comm2>[^)]+)\)|\bOUT_OF_MEMORY\b|out-of-memory handler|invoked oom-killer|low on resource: memory|ray\.exceptions\.OutOfMemoryError|node running low on memory",
+    ),
+    line(
+        "cuda-out-of-memory",
+        Role::Failure,
+        &[
+            "CUDA out of memory",
+            "CUDA error: out of memory",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "cudaErrorMemoryAllocation",
+        ],
+        r"(?:OutOfMemoryError|RuntimeError|AcceleratorError|CUDA error|CUDA_ERROR|cudaError).*?(?:out of memory|OUT_OF_MEMORY|MemoryAllocation)(?:.*?Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?",
+    ),
+    line(
+        "xid-of-hardware",
+        Role::Failure,
+        &["Xid (", "fallen off the bus"],
+        r"Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\)(?:, |: )(?P<xid>48|61|62|64|74|79|94|95|109|110|119|120|121|136|140|143|144|145|146|149|150|154)\b|GPU (?:at )?(?:PCI:)?(?P<bus>[0-9A-Fa-f:.]*)\W*(?:has )?fallen off the bus",
+    ),
+    line(
+        "xid-of-program",
+        Role::Follower,
+        &["Xid ("],
+        r"Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\)(?:, |: )(?P<xid>13|31|43|45|68|69)\b",
+    ),
+];
+
+/// Rules.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        cause: "host-out-of-memory",
+        needs: &["oom-killed"],
+        confidence: Confidence::Certain,
+        because: "the host's memory, or the container's share of it, ran out and a process was killed for it",
+        rules_out: &["it is memory of the host: a GPU that is full raises an exception and kills nobody"],
+        refine: Some(host_memory),
+        ..RULE
+    },
+    Rule {
+        cause: "gpu-memory-exhausted",
+        needs: &["cuda-out-of-memory"],
+        confidence: Confidence::Certain,
+        because: "a GPU has too little memory left for an allocation; ranks that wait for this one time out later",
+        rules_out: &["it is memory of the GPU: the host's out-of-memory killer leaves no exception"],
+        refine: Some(gpu_memory),
+        ..RULE
+    },
+    Rule {
+        cause: "xid",
+        needs: &["xid-of-hardware"],
+        confidence: Confidence::Certain,
+        because: "the driver reports Xid {xid} of the GPU at {pci}: a fault of the GPU, its link or its firmware, not of the program",
+        rules_out: &["Xids 13, 31, 43 and 45 come of programs and follow their faults; this one does not"],
+        refine: Some(hardware),
+        ..RULE
+    },
+];
+
+/// Compilers: where one of them is killed, a build ran out of memory.
+const COMPILERS: &[&str] = &["cudafe++", "cicc", "ptxas", "nvcc", "cc1plus", "nvlink", "ninja", "fatbinary"];
+
+fn host_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let events: Vec<_> = case
+        .events("oom-killed")
+        .filter(|event| {
+            let name = event.field("comm").or(event.field("comm2")).unwrap_or_default();
+            !COMPILERS.iter().any(|compiler| name.starts_with(compiler))
+        })
+        .collect();
+    let first = events.first()?;
+    claim.evidence = events.iter().take(4).map(|event| event.place).collect();
+    // The state that a pod or step shows names it; the kernel names the process.
+    let about = |text: &str| {
+        text.strip_prefix("kube-container ")
+            .or_else(|| text.strip_prefix("kube-pod "))
+            .and_then(|rest| rest.split_whitespace().next())
+            .map(str::to_owned)
+    };
+    let process = first.field("comm").or(first.field("comm2")).map(|name| format!("process {name}"));
+    claim.subject = about(&first.text).or_else(|| writer(first)).or(process);
+    unless_fine(case, claim)
+}
+
+fn gpu_memory(case: &Case, claim: Claim) -> Option<Claim> {
+    let event = claim.evidence.first().and_then(|&place| at(case, place))?;
+    let claim = match writer(event) {
+        Some(writer) => claim.about(writer),
+        None => claim,
+    };
+    unless_fine(case, claim)
+}
+
+fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let event = case.first("xid-of-hardware")?;
+    if event.field("xid").is_none() {
+        claim.because = "the driver lost a GPU: it has fallen off the bus (Xid 79)".to_owned();
+    }
+    let gpu = event.field("pci").or(event.field("bus")).filter(|pci| !pci.is_empty());
+    claim.subject = match (event.node.as_deref(), gpu) {
+        (Some(node), Some(pci)) => Some(format!("GPU {pci} of {node}")),
+        (None, Some(pci)) => Some(format!("GPU {pci}")),
+        (node, None) => node.map(str::to_owned),
+    };
+    // A kernel log keeps Xids of earlier days, and its clock is its own.
+    let done = case.events.iter().any(|good| good.role == Role::Success && good.signal.ends_with("-done"));
+    let failed = case
+        .events
+        .iter()
+        .any(|bad| matches!(bad.role, Role::Failure | Role::Follower) && !bad.signal.starts_with("xid-of-"));
+    if done && !failed {
+        claim.caution = true;
+    }
+    Some(claim)
+}
