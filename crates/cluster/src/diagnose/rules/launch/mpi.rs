@@ -7,7 +7,7 @@ use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::rules::process::story::{RULE, ended_well, line, text, unless_fine};
 use crate::diagnose::{Case, Event};
 
-/// Kinds of lines.
+/// Kinds of lines. Launchers of `MPIJob`s fail and are started again until the workers are there: their lines are warnings.
 pub(super) const SIGNALS: &[Signal] = &[
     text("ssh-host-key-refused", Role::Failure, &["Host key verification failed"]),
     line(
@@ -17,9 +17,9 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"--container-image|pyxis: |SLURM_JOB_ID|\bsrun -|#SBATCH",
     ),
     line("mpirun-command", Role::Context, &["mpirun -", "mpiexec -", "mpirun --"], r"\bmpi(?:run|exec) -"),
-    line("ssh-name-unresolved", Role::Failure, &["Could not resolve hostname"], r"Could not resolve hostname (?P<host>[^:\s]+)"),
-    text("orte-daemons-failed", Role::Follower, &["unable to reliably start one or more daemons"]),
-    text("orte-no-route", Role::Follower, &["does not know how to route a message to the specified daemon"]),
+    line("ssh-name-unresolved", Role::Warning, &["Could not resolve hostname"], r"Could not resolve hostname (?P<host>[^:\s]+)"),
+    text("orte-daemons-failed", Role::Warning, &["unable to reliably start one or more daemons"]),
+    text("orte-no-route", Role::Warning, &["does not know how to route a message to the specified daemon"]),
     line("ssh-host-reached", Role::Progress, &["Permanently added '"], r"Permanently added '(?P<host>[^',]+)"),
     line("resolv-search", Role::Context, &["search "], r"^\s*search(?P<domains>(?:\s+[\w-]+(?:\.[\w-]+)*)+)\s*$"),
     line("pod-dns-policy", Role::Context, &["dnsPolicy", "DNSPolicy", "DNS Policy"], r#"(?i)dns ?Policy"?\W{1,4}(?P<policy>ClusterFirstWithHostNet|ClusterFirst|Default|None)\b"#),

@@ -28,7 +28,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     line(
         "node-not-ready",
-        Role::Failure,
+        Role::Warning,
         &["NodeNotReady", "condition=Ready", "NodeLost", "stopped posting node status", "NodeStatusUnknown"],
         r"^kube-node (?P<a>\S+) condition=Ready status=(?:False|Unknown)|kube-event \S*?Node/(?P<b>\S+) .*reason=NodeNotReady|Node (?P<c>\S+) status is now: NodeNotReady|reason=NodeLost|reason=NodeNotReady|stopped posting node status",
     ),
@@ -100,6 +100,8 @@ fn silent(case: &Case, mut claim: Claim) -> Option<Claim> {
     let agree = named.is_some_and(|name| lost.iter().filter_map(|event| host(event)).all(|other| other == name));
     let out_of_reach = case.first("node-out-of-reach");
     let subject = match (state, one, out_of_reach) {
+        // A node that is not ready and that nobody misses is another job's.
+        (Some(_), ..) if !case.events.iter().any(|event| event.role == Role::Follower) => return None,
         (Some(state), ..) => host(state).map(str::to_owned).or_else(|| named.map(str::to_owned)),
         (None, Some((name, _)), _) if lost.len() >= 2 => {
             let name = if name.starts_with("file ") || agree && name.starts_with("node ") { named.unwrap_or(name) } else { name };

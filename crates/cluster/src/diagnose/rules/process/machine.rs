@@ -5,7 +5,7 @@ use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 
-/// Kinds of lines.
+/// Kinds of lines. A kernel log holds Xids of other days: they are warnings, and the rule looks whether anything failed.
 pub(super) const SIGNALS: &[Signal] = &[
     line(
         "oom-killed",
@@ -25,13 +25,13 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     line(
         "xid-of-hardware",
-        Role::Failure,
+        Role::Warning,
         &["Xid (", "fallen off the bus"],
         r"Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\)(?:, |: )(?P<xid>48|61|62|64|74|79|94|95|109|110|119|120|121|136|140|143|144|145|146|149|150|154)\b|GPU (?:at )?(?:PCI:)?(?P<bus>[0-9A-Fa-f:.]*)\W*(?:has )?fallen off the bus",
     ),
     line(
         "xid-of-program",
-        Role::Follower,
+        Role::Warning,
         &["Xid ("],
         r"Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\)(?:, |: )(?P<xid>13|31|43|45|68|69)\b",
     ),
