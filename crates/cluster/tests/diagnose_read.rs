@@ -230,6 +230,11 @@ fn ranks_from_lines_and_names() {
     let case =
         read_texts(&[("a.log", &format!("[default2]: {ima}\n")), ("b.log", &format!("[default2]: {ima}\n"))]);
     assert_eq!(case.ranks(IMA), set(&[]));
+    let case =
+        one(&format!("[pod/w-1-x7k2p/main] [default2]: {ima}\n[pod/w-0-abcde/main] nproc_per_node=8\n"));
+    assert_eq!(case.ranks(IMA), set(&[10]));
+    let case = one(&format!("1: [default2]: {ima}\n0: LOCAL_WORLD_SIZE=4\n"));
+    assert_eq!(case.ranks(IMA), set(&[6]));
     // Tasks that start ranks are nodes.
     let case = one(&format!("0: [rank3]: x\n1: [rank9]: {ima}\n1: {ima}\n"));
     assert_eq!(case.ranks(IMA), set(&[9]));
@@ -255,6 +260,24 @@ fn counts_are_whole_and_events_bounded() {
     let mut text = "2026-11-29T12:00:09Z [rank1]: an illegal memory access was encountered\n".repeat(100);
     text.push_str("2026-11-29T12:00:01Z [rank1]: an illegal memory access was encountered\n");
     assert_eq!(one(&text).first(IMA).unwrap().place.line, 101);
+}
+
+#[test]
+fn no_file_hides_another() {
+    let noisy = "an illegal memory access was encountered\n".repeat(1000);
+    let early = "2026-11-29T12:00:01Z an illegal memory access was encountered\n";
+    let case = read_texts(&[("a.log", &noisy), ("b.log", &noisy), ("c.log", early)]);
+    assert_eq!(case.count(IMA), 2001);
+    let files: BTreeSet<u32> = case.events(IMA).map(|event| event.place.file).collect();
+    assert_eq!(files, set(&[0, 1, 2]));
+}
+
+#[test]
+fn lines_that_are_cut_thousands_of_times() {
+    let case = one(&format!("{}\nNVSHMEM v3.4.5\n", "x[rank1]: y".repeat(200_000)));
+    assert!(case.has("nvshmem-banner") && case.ranks_seen == set(&[1]));
+    let nested = format!("{}\n", "{\"log\":".repeat(20_000));
+    assert!(one(&nested).events.is_empty());
 }
 
 #[test]

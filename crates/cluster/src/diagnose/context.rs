@@ -143,7 +143,7 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
         yaml_name: new(r#"^\s*- name: ["']?(NAME)["']?\s*$"#),
         yaml_value: new(r#"^\s*value: ?["']?(.*?)["']?\s*$"#),
         printed: new(
-            r#"(?:^|[\s$#+=-])(?:env|printenv)\s*(?:\||$|[-=]{2,})|env dump|^\W*(?:process )?[Ee]nvironment:|environ\(\{"#,
+            r"(?:^|[\s$#+=-])(?:env|printenv)\s*(?:\||$|[-=]{2,})|env dump|^\W*(?:process )?[Ee]nvironment:|environ\(\{",
         ),
         plain: new(r"^(NAME)="),
         world: new(r#"(?i)\bworld[_ ]size["']?\s*(?:[:=]|is)?\s*(\d{1,7})\b|\bnranks (\d{1,7})\b"#),

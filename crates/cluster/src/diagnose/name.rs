@@ -61,15 +61,25 @@ pub(super) fn writer(name: &str) -> Named {
         && is_node(stem)
     {
         found.node = Some(stem.to_owned());
-        // `deepep-bench-1-x7k2p`: the index of a pod of an indexed Job, or of a StatefulSet.
-        let mut parts = stem.rsplit('-');
-        let last = parts.next().unwrap_or_default();
-        let before = parts.next().unwrap_or_default();
-        let hashed =
-            last.len() == 5 && last.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        found.node_rank = last.parse().ok().or_else(|| if hashed { before.parse().ok() } else { None });
+        found.node_rank = index(stem);
     }
     found
+}
+
+/// The index in `deepep-bench-1-x7k2p`, a pod of an indexed Job, and in `worker-1`, one of a `StatefulSet`.
+pub(super) fn index(pod: &str) -> Option<u32> {
+    let mut parts = pod.rsplit('-');
+    let last = parts.next()?;
+    let before = parts.next()?;
+    let short = |text: &str| text.len() <= 4 && !text.is_empty();
+    if short(last)
+        && let Ok(index) = last.parse()
+    {
+        return Some(index);
+    }
+    let hashed =
+        last.len() == 5 && last.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if hashed && short(before) { before.parse().ok() } else { None }
 }
 
 fn is_node(stem: &str) -> bool {

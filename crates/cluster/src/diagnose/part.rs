@@ -26,7 +26,7 @@ pub(super) struct Draft {
     /// The event; its rank is filled in by [`Assembly::finish`].
     pub(super) event: Event,
     /// Who wrote it.
-    pub(super) writer: Option<Writer>,
+    pub(super) writer: Writer,
 }
 
 impl Draft {
@@ -50,16 +50,9 @@ pub(super) struct Count {
 
 impl Count {
     /// Counts a line; whether its event is wanted.
-    pub(super) fn line(
-        &mut self,
-        writer: Option<Writer>,
-        node: Option<&Arc<str>>,
-        time: Option<f64>,
-    ) -> bool {
+    pub(super) fn line(&mut self, writer: Writer, node: Option<&Arc<str>>, time: Option<f64>) -> bool {
         self.lines += 1;
-        if let Some(writer) = writer
-            && self.writers.len() < NAMES
-        {
+        if !matches!(writer, Writer::File(_)) && self.writers.len() < NAMES {
             self.writers.insert(writer);
         }
         if let Some(node) = node
@@ -69,17 +62,15 @@ impl Count {
             self.nodes.insert(Arc::clone(node));
         }
         self.first.len() < FIRST
-            || writer.is_some_and(|writer| match self.by_writer.get(&writer) {
+            || match self.by_writer.get(&writer) {
                 None => self.by_writer.len() < RANKS,
                 Some(known) => time.is_some_and(|time| known.event.time.is_some_and(|known| time < known)),
-            })
+            }
     }
 
     /// Keeps the event.
     pub(super) fn keep(&mut self, draft: Draft) {
-        if let Some(writer) = draft.writer {
-            self.earliest(writer, &draft);
-        }
+        self.earliest(draft.writer, &draft);
         if self.first.len() < FIRST {
             self.first.push(draft);
         }
@@ -160,7 +151,6 @@ pub(super) struct Assembly {
     /// Context of all files.
     pub(super) context: Context,
     year: Option<i64>,
-    locals: BTreeSet<u32>,
 }
 
 impl Assembly {
@@ -178,6 +168,9 @@ impl Assembly {
         let resolve = |writer: Writer| -> Option<u32> {
             match writer {
                 Writer::Rank(rank) => Some(rank),
+                Writer::File(_) => None,
+                Writer::On(0, local) => Some(local),
+                Writer::On(node, local) => node.checked_mul(per?)?.checked_add(local),
                 Writer::Task(task) => (!part.tasks_are_nodes).then_some(task),
                 Writer::Local(local) => base
                     .filter(|_| !ranks || base != Some(0) || only)
@@ -185,29 +178,22 @@ impl Assembly {
             }
         };
         for writer in &part.writers {
-            match resolve(*writer) {
-                Some(rank) => drop(self.case.ranks_seen.insert(rank)),
-                None => {
-                    if let Writer::Local(local) = writer {
-                        self.locals.insert(*local);
-                    }
-                }
+            if let Some(rank) = resolve(*writer) {
+                self.case.ranks_seen.insert(rank);
             }
         }
         for (number, mut count) in std::mem::take(&mut part.counts) {
             count.writers =
                 count.writers.iter().filter_map(|writer| resolve(*writer)).map(Writer::Rank).collect();
             let settle = |draft: &mut Draft| {
-                draft.event.rank = draft.writer.and_then(resolve);
-                draft.writer = draft.event.rank.map(Writer::Rank);
+                draft.event.rank = resolve(draft.writer);
+                draft.writer = draft.event.rank.map_or(Writer::File(draft.event.place.file), Writer::Rank);
             };
             count.first.iter_mut().for_each(settle);
             let by_writer = std::mem::take(&mut count.by_writer);
             for (_, mut draft) in by_writer {
                 settle(&mut draft);
-                if let Some(writer) = draft.writer {
-                    count.by_writer.entry(writer).or_insert(draft);
-                }
+                count.earliest(draft.writer, &draft);
             }
             self.counts.entry(number).or_default().add(count);
         }

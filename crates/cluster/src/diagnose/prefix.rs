@@ -13,6 +13,10 @@ pub(super) enum Writer {
     Task(u32),
     /// A rank within its node.
     Local(u32),
+    /// A rank within a node whose number is known: node, rank there.
+    On(u32, u32),
+    /// Nobody that is known: the file it stands in.
+    File(u32),
 }
 
 /// What the prefixes of a line say.
@@ -46,7 +50,7 @@ pub(super) struct Habits {
 const LIMIT: usize = 8;
 
 /// Takes the prefixes off a line.
-pub(super) fn strip<'a>(line: &'a [u8], habits: Habits) -> Prefix<'a> {
+pub(super) fn strip(line: &[u8], habits: Habits) -> Prefix<'_> {
     let mut found = Prefix::default();
     for _ in 0..LIMIT {
         let rest = &line[found.end..];
@@ -155,7 +159,7 @@ fn bracket<'a>(text: &'a [u8], found: &mut Prefix<'a>) -> Option<usize> {
     None
 }
 
-/// Ranks among `DP2 TP16 EP16`: in SGLang and vLLM a rank of the expert group is one of the run, unless there are pipeline stages.
+/// Ranks among `DP2 TP16 EP16`: in `SGLang` and `vLLM` a rank of the expert group is one of the run, unless there are pipeline stages.
 fn roles(text: &[u8], found: &mut Prefix<'_>) {
     let mut best: Option<(u8, u32)> = None;
     for part in text.split(|byte| b" _".contains(byte)) {
@@ -297,6 +301,13 @@ fn word<'a>(text: &'a [u8], habits: Habits, found: &mut Prefix<'a>) -> Option<us
                 return Some(end + 1 + pid + 1 + tid + close + 1);
             }
         }
+        // `libfabric:pid:seconds::`.
+        if name == b"libfabric"
+            && let Some((stamp, _)) = rest.get(pid + 1..).and_then(|rest| time::epoch(rest, b':'))
+        {
+            set_time(found, stamp);
+            return None;
+        }
         if habits.hosts && head.get(end + 1).is_none_or(|byte| *byte == b' ') && machine(name) {
             found.node = found.node.or(Some(name));
             return Some(end + 1);
@@ -377,7 +388,7 @@ impl Habits {
 
 /// The rank that a line names as its own, where no prefix does.
 pub(super) fn own_rank(line: &[u8]) -> Option<u32> {
-    const WORDS: [&[u8]; 6] = [b"[rank ", b"[Rank ", b"lobal rank: ", b"lobal rank ", b"rank = ", b"RANK="];
+    const WORDS: [&[u8]; 5] = [b"[rank ", b"[Rank ", b"lobal rank: ", b"lobal rank ", b"rank = "];
     let named = WORDS.iter().find_map(|word| {
         let at = memchr::memmem::find(line, word)?;
         after(&line[at..], word)

@@ -59,6 +59,9 @@ const DEPTH: usize = 16;
 /// Bytes of a file's start that tell its habits.
 const HEAD: usize = 256 << 10;
 
+/// A file that could not be read, and why.
+type Failed = (String, String);
+
 /// A file to read.
 enum Opened {
     Path(PathBuf, String),
@@ -151,7 +154,7 @@ fn scan(work: Vec<Opened>, assembly: &mut Assembly) -> (Vec<String>, usize) {
     let jobs: Vec<Mutex<Option<Opened>>> = work.into_iter().map(|job| Mutex::new(Some(job))).collect();
     let next = AtomicUsize::new(0);
     // Parts that wait for an earlier one are few: a worker that is far ahead waits here.
-    let (sender, receiver) = mpsc::sync_channel::<(usize, Result<Part, String>)>(threads * 2);
+    let (sender, receiver) = mpsc::sync_channel::<(usize, Result<Part, Failed>)>(threads * 2);
     let mut failed = Vec::new();
     let mut good = 0;
     std::thread::scope(|scope| {
@@ -181,10 +184,9 @@ fn scan(work: Vec<Opened>, assembly: &mut Assembly) -> (Vec<String>, usize) {
                         good += 1;
                         assembly.add(part, only);
                     }
-                    Err(reason) => {
-                        let name = reason.split(':').next().unwrap_or_default().to_owned();
+                    Err((name, reason)) => {
+                        failed.push(format!("{name}: {reason}"));
                         assembly.add(Part { name, ..Part::default() }, only);
-                        failed.push(reason);
                     }
                 }
             }
@@ -194,20 +196,23 @@ fn scan(work: Vec<Opened>, assembly: &mut Assembly) -> (Vec<String>, usize) {
 }
 
 /// Reads one file.
-fn one(job: Opened, index: u32) -> Result<Part, String> {
+fn one(job: Opened, index: u32) -> Result<Part, Failed> {
     match job {
         Opened::Text(name, bytes) => stream(&bytes[..], name, index),
         Opened::Stdin => stream(io::stdin().lock(), "-".to_owned(), index),
-        Opened::Path(path, name) => {
-            let file = File::open(&path).map_err(|error| format!("{name}: {error}"))?;
-            stream(file, name, index)
-        }
+        Opened::Path(path, name) => match File::open(&path) {
+            Ok(file) => stream(file, name, index),
+            Err(error) => Err((name, error.to_string())),
+        },
     }
 }
 
-fn stream(input: impl Read, name: String, index: u32) -> Result<Part, String> {
+fn stream(input: impl Read, name: String, index: u32) -> Result<Part, Failed> {
     let mut input = BufReader::with_capacity(HEAD, input);
-    let packed = input.fill_buf().map_err(|error| format!("{name}: {error}"))?.starts_with(&[0x1f, 0x8b]);
+    let packed = match input.fill_buf() {
+        Ok(head) => head.starts_with(&[0x1f, 0x8b]),
+        Err(error) => return Err((name, error.to_string())),
+    };
     if packed {
         let unpacked = BufReader::with_capacity(HEAD, MultiGzDecoder::new(input));
         text(unpacked, name, index)
@@ -216,11 +221,14 @@ fn stream(input: impl Read, name: String, index: u32) -> Result<Part, String> {
     }
 }
 
-fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, String> {
-    let head = input.fill_buf().map_err(|error| format!("{name}: {error}"))?;
+fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, Failed> {
+    let head = match input.fill_buf() {
+        Ok(head) => head,
+        Err(error) => return Err((name, error.to_string())),
+    };
+    let empty = head.is_empty();
     if binary(head) {
-        let note = format!("{name}: no text, not read");
-        return Ok(Part { name, notes: vec![note], ..Part::default() });
+        return Err((name, "no text, not read".to_owned()));
     }
     let mut source = Source::new(index, name, &head[..head.len().min(64 << 10)]);
     let result = lines::each(&mut input, |line, number| source.line(line, number));
@@ -228,6 +236,9 @@ fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, Strin
     let mut part = source.part;
     if let Err(error) = result {
         part.notes.push(format!("{}: {error}; what was read before that counts", part.name));
+    }
+    if empty {
+        part.notes.push(format!("{}: empty", part.name));
     }
     Ok(part)
 }

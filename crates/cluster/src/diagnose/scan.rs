@@ -126,11 +126,6 @@ impl Scanner {
         self.signals[usize::from(number)].signal
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.signals.len()
-    }
-
     /// Whether the pattern of the signal matches as well, and what its groups hold. Groups are only taken where `fields` asks for them.
     pub(super) fn confirm(
         &'static self,
@@ -199,7 +194,7 @@ mod tests {
         let all = ids.len();
         ids.dedup();
         assert_eq!(ids.len(), all, "an id is given twice");
-        assert_eq!(scanner().len(), all);
+        assert_eq!(scanner().signals.len(), all);
         assert!(scanner().literals.is_some());
     }
 }

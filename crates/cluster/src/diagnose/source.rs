@@ -18,6 +18,9 @@ use super::time::{Clock, Stamp};
 /// Most bytes of a line that an event keeps.
 const TEXT: usize = 600;
 
+/// Lines that are cut by one another are taken apart so often.
+const DEPTH: u8 = 24;
+
 /// Who wrote a segment, and when, as far as known before it is searched.
 #[derive(Clone, Default)]
 pub(super) struct Origin {
@@ -40,8 +43,10 @@ pub(super) struct Source {
     scanner: &'static Scanner,
     names: HashMap<Box<[u8]>, Arc<str>>,
     last: Option<Writer>,
+    /// How many cut lines the present one is inside of.
+    depth: u8,
     /// Time of a line that a traceback goes on from, and whose traceback it is.
-    carry: Option<(Stamp, Option<Writer>)>,
+    carry: Option<(Stamp, Writer)>,
     /// A document that may be one of Kubernetes.
     open: Option<Open>,
     tables: Tables,
@@ -70,6 +75,7 @@ impl Source {
             scanner: scanner(),
             names: HashMap::new(),
             last: None,
+            depth: 0,
             carry: None,
             open: None,
             tables: Tables::default(),
@@ -120,7 +126,7 @@ impl Source {
     /// The file is at its end.
     pub(super) fn finish(&mut self) {
         if let Some(open) = self.open.take() {
-            self.replay(open);
+            self.replay(&open);
         }
         let states = self.describe.finish();
         self.states(states, 0);
@@ -141,7 +147,7 @@ impl Source {
                     .flatten();
                 match states {
                     Some(states) => self.states(states, open.first),
-                    None => self.replay(open),
+                    None => self.replay(&open),
                 }
             }
             return true;
@@ -164,7 +170,7 @@ impl Source {
     }
 
     /// What was no document after all is text.
-    fn replay(&mut self, open: Open) {
+    fn replay(&mut self, open: &Open) {
         for (index, line) in open.text.split(|byte| *byte == b'\n').enumerate() {
             self.text(&line[..line.len().min(lines::LONGEST)], open.first + index as u64);
         }
@@ -269,18 +275,19 @@ impl Source {
     pub(super) fn body(&mut self, text: &[u8], number: u64, origin: &Origin) {
         self.scanner.search(text, &mut self.hits);
         if self.hits.marks & context::INNER != 0
+            && self.depth < DEPTH
             && let Some(at) = prefix::inner(text)
         {
+            self.depth += 1;
             self.body(&text[..at], number, origin);
             // Someone else's text, of which only the time and place are shared.
             let outer = Origin { node: origin.node.clone(), time: origin.time, ..Origin::default() };
             self.prefixed(&text[at..], number, &outer);
+            self.depth -= 1;
             return;
         }
         let writer = self.writer(text, origin);
-        if let Some(writer) = writer
-            && self.last != Some(writer)
-        {
+        if !matches!(writer, Writer::File(_)) && self.last != Some(writer) {
             self.last = Some(writer);
             self.part.saw(writer);
         }
@@ -345,7 +352,7 @@ impl Source {
         }
     }
 
-    fn writer(&self, text: &[u8], origin: &Origin) -> Option<Writer> {
+    fn writer(&self, text: &[u8], origin: &Origin) -> Writer {
         let own = || {
             (self.hits.marks & context::OWN_RANK != 0)
                 .then(|| prefix::own_rank(text))
@@ -356,15 +363,21 @@ impl Source {
             .rank
             .map(Writer::Rank)
             .or_else(own)
-            .or(origin.local.map(Writer::Local))
+            .or_else(|| {
+                let local = origin.local?;
+                // A task that starts ranks is a node; so is a pod with an index.
+                let node = origin.task.or_else(|| super::name::index(origin.node.as_deref()?));
+                Some(node.map_or(Writer::Local(local), |node| Writer::On(node, local)))
+            })
             .or(origin.task.map(Writer::Task))
             .or(self.named.rank.map(Writer::Rank))
             .or(self.named.local.map(Writer::Local))
             .or(self.named.task.map(Writer::Task))
+            .unwrap_or(Writer::File(self.file))
     }
 
     /// The time of a line: its own, or that of the line whose traceback it goes on with.
-    fn time(&mut self, text: &[u8], own: Option<Stamp>, writer: Option<Writer>) -> Option<Stamp> {
+    fn time(&mut self, text: &[u8], own: Option<Stamp>, writer: Writer) -> Option<Stamp> {
         if let Some(stamp) = own {
             self.carry = Some((stamp, writer));
             return Some(stamp);

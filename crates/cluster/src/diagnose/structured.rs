@@ -68,7 +68,10 @@ impl Words {
 
     fn pair(mut self, key: &str, value: &str) -> Self {
         if !value.is_empty() {
-            self.0.push_str(&format!(" {key}={}", word(value)));
+            self.0.push(' ');
+            self.0.push_str(key);
+            self.0.push('=');
+            self.0.push_str(&word(value));
         }
         self
     }
@@ -92,7 +95,7 @@ impl Words {
 
 /// A value without spaces.
 fn word(text: &str) -> String {
-    text.trim().split_whitespace().collect::<Vec<_>>().join("_")
+    text.split_whitespace().collect::<Vec<_>>().join("_")
 }
 
 /// `namespace/name`, with `-` for a namespace that is not known.

@@ -272,6 +272,14 @@ fn named(text: &[u8]) -> Option<(Stamp, usize)> {
     Some((stamp, at.at))
 }
 
+/// Seconds since 1970 without a fraction, before the byte `end`.
+pub(super) fn epoch(text: &[u8], end: u8) -> Option<(Stamp, usize)> {
+    let mut at = At { text, at: 0 };
+    let seconds = at.number(10, 10)?;
+    let plausible = (1_000_000_000..4_102_444_800).contains(&seconds) && at.peek() == end;
+    plausible.then_some((Stamp { seconds: seconds as f64, clock: Clock::Date, year: None }, at.at))
+}
+
 /// `[  123.456789]` without the brackets.
 pub(super) fn kernel(text: &[u8]) -> Option<Stamp> {
     let text = text.trim_ascii();

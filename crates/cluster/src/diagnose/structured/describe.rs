@@ -51,10 +51,20 @@ struct Container {
 /// Containers of a pod that are read at most.
 const CONTAINERS: usize = 256;
 
+/// Whatever is no `Key: value` at the margin is no description any more.
+fn leaves(line: &str) -> bool {
+    let key = line.split(':').next().unwrap_or_default();
+    let heading = line.contains(':')
+        && key.len() < 40
+        && key.starts_with(|c: char| c.is_ascii_uppercase())
+        && key.bytes().all(|byte| byte.is_ascii_alphabetic() || b" -/.".contains(&byte));
+    !(line.is_empty() || line.starts_with([' ', '\t']) || heading)
+}
+
 impl Describe {
     /// Reads a line: states, and whether the line belongs to the description. A new one ends the one before.
     pub(in crate::diagnose) fn line(&mut self, line: &str, number: u64) -> (Vec<State>, bool) {
-        if self.open && self.leaves(line) {
+        if self.open && leaves(line) {
             let done = self.finish();
             *self = Self::default();
             return (done, false);
@@ -63,16 +73,6 @@ impl Describe {
             Some(states) => (states, true),
             None => (Vec::new(), false),
         }
-    }
-
-    /// Whatever is no `Key: value` at the margin is no description any more.
-    fn leaves(&self, line: &str) -> bool {
-        let key = line.split(':').next().unwrap_or_default();
-        let heading = line.contains(':')
-            && key.len() < 40
-            && key.starts_with(|c: char| c.is_ascii_uppercase())
-            && key.bytes().all(|byte| byte.is_ascii_alphabetic() || b" -/.".contains(&byte));
-        !(line.is_empty() || line.starts_with([' ', '\t']) || heading)
     }
 
     fn inside(&mut self, line: &str, number: u64) -> Option<Vec<State>> {
@@ -92,7 +92,7 @@ impl Describe {
         }
         match self.section {
             Section::Init | Section::Containers => self.container(indent, line.trim(), number),
-            Section::Events => return self.event(line, number),
+            Section::Events => return Some(self.event(line, number)),
             Section::Conditions if self.is_node => return Some(self.condition(line, number)),
             Section::Allocatable if self.is_node => {
                 let key = key.trim();
@@ -183,11 +183,11 @@ impl Describe {
         }
     }
 
-    fn event(&self, line: &str, number: u64) -> Option<Vec<State>> {
+    fn event(&self, line: &str, number: u64) -> Vec<State> {
         let cells = columns(line);
-        let [class, reason, age, _, ..] = cells.as_slice() else { return Some(Vec::new()) };
+        let [class, reason, age, _, ..] = cells.as_slice() else { return Vec::new() };
         if *class != "Normal" && *class != "Warning" {
-            return Some(Vec::new());
+            return Vec::new();
         }
         let message = cells.get(4..).map(|rest| rest.join(" ")).unwrap_or_default();
         let count =
@@ -199,7 +199,7 @@ impl Describe {
             .pair("type", class)
             .pair("reason", reason)
             .pair("count", count);
-        Some(vec![self.state(words.message(&message), number)])
+        vec![self.state(words.message(&message), number)]
     }
 
     fn condition(&self, line: &str, number: u64) -> Vec<State> {

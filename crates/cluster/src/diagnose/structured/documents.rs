@@ -16,8 +16,8 @@ struct Object {
     spec: Option<Spec>,
     status: Option<Status>,
     // Events.
-    #[serde(alias = "regarding")]
-    involved_object: Option<Reference>,
+    #[serde(rename = "involvedObject", alias = "regarding")]
+    about: Option<Reference>,
     #[serde(rename = "type")]
     class: Option<String>,
     reason: Option<String>,
@@ -263,7 +263,7 @@ impl Writer<'_> {
     }
 
     fn event(&mut self, object: &Object, namespace: &str) {
-        let about = object.involved_object.as_ref();
+        let about = object.about.as_ref();
         let part =
             |pick: fn(&Reference) -> &Option<String>| text(about.and_then(|about| pick(about).as_ref()));
         let (kind, name) = (part(|about| &about.kind), part(|about| &about.name));
