@@ -93,7 +93,11 @@ fn groups_that_lose_or_miss_a_rank() {
     };
     let late = found(late, "expertrail-rank-late");
     assert_eq!(late.subject.as_deref(), Some("ranks [5, 6] (host n2), rank 9"));
-    assert!(late.because.contains("barrier \"warm-up\"") && !late.because.contains("error"), "{}", late.because);
+    assert!(
+        late.because.contains("barrier \"warm-up\"") && !late.because.contains("error"),
+        "{}",
+        late.because
+    );
     let silent = GroupError::RootSilent {
         peer: peer(0, Some("head"), Some(9)),
         call: "gather \"layout\"".into(),
@@ -129,17 +133,13 @@ fn groups_that_do_not_meet() {
 fn calls_that_differ() {
     let left = GroupError::Left { peer: peer(2, Some("n0"), Some(88)), phase: "barrier \"end\"".into() };
     assert_eq!(found(left, "expertrail-calls-differ").subject.as_deref(), Some("rank 2"));
-    let in_call = |rank, call: &str| Box::new(InCall { peer: peer(rank, Some("n0"), Some(5)), call: call.into() });
+    let in_call =
+        |rank, call: &str| Box::new(InCall { peer: peer(rank, Some("n0"), Some(5)), call: call.into() });
     let mismatch =
         GroupError::Mismatch { first: in_call(1, "barrier \"a\""), second: in_call(4, "gather \"b\"") };
     assert_eq!(found(mismatch, "expertrail-calls-differ").subject.as_deref(), Some("rank 1"));
-    let host = HostError::Mismatch {
-        epoch: 4,
-        a: 0,
-        a_call: "dispatch".into(),
-        b: 2,
-        b_call: "combine".into(),
-    };
+    let host =
+        HostError::Mismatch { epoch: 4, a: 0, a_call: "dispatch".into(), b: 2, b_call: "combine".into() };
     found(host, "expertrail-calls-differ");
     let cuda = CudaError::Mismatch {
         epoch: 4,

@@ -16,13 +16,29 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     line("efa-hmem-asked", Role::Context, &["FI_HMEM"], r"FI_HMEM\b"),
     text("efa-empty-list", Role::Warning, &["provider efa output empty list"]),
-    line("ofi-endpoint-failed", Role::Failure, &["Creating new endpoint for domain"], r"Creating new endpoint for domain \S* ?failed"),
+    line(
+        "ofi-endpoint-failed",
+        Role::Failure,
+        &["Creating new endpoint for domain"],
+        r"Creating new endpoint for domain \S* ?failed",
+    ),
     line(
         "efa-machine",
         Role::Context,
         &[
-            "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p5.4xlarge", "p6-b200",
-            "p6-b300", "p6e-gb200", "Elastic Fabric Adapter", "rdmap", "vpc.amazonaws.com/efa", "[1d0f:efa",
+            "p4d.24xlarge",
+            "p4de.24xlarge",
+            "p5.48xlarge",
+            "p5e.48xlarge",
+            "p5en.48xlarge",
+            "p5.4xlarge",
+            "p6-b200",
+            "p6-b300",
+            "p6e-gb200",
+            "Elastic Fabric Adapter",
+            "rdmap",
+            "vpc.amazonaws.com/efa",
+            "[1d0f:efa",
         ],
         r"p[456]\w*[.-]\w+|Elastic Fabric Adapter|\brdmap\d+s\d+|vpc\.amazonaws\.com/efa|1d0f:efa",
     ),
@@ -35,9 +51,17 @@ pub(super) const SIGNALS: &[Signal] = &[
     text(
         "efa-in-order-not-available",
         Role::Failure,
-        &["Couldn't set FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES", "Couldn't set FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES"],
+        &[
+            "Couldn't set FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES",
+            "Couldn't set FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES",
+        ],
     ),
-    line("efa-option-not-available", Role::Warning, &["Protocol not available"], r"(?i)(?:OFI|libfabric|efa|FI_OPT|shared memory).*Protocol not available"),
+    line(
+        "efa-option-not-available",
+        Role::Warning,
+        &["Protocol not available"],
+        r"(?i)(?:OFI|libfabric|efa|FI_OPT|shared memory).*Protocol not available",
+    ),
     line(
         "libfabric-version",
         Role::Context,
@@ -47,7 +71,10 @@ pub(super) const SIGNALS: &[Signal] = &[
     text(
         "efa-sync-memops-refused",
         Role::Failure,
-        &["unable to set memops for cuda ptr", "Failed to perform cuPointerSetAttribute: CUDA_ERROR_NOT_SUPPORTED"],
+        &[
+            "unable to set memops for cuda ptr",
+            "Failed to perform cuPointerSetAttribute: CUDA_ERROR_NOT_SUPPORTED",
+        ],
     ),
     line(
         "efa-registration-failed",
@@ -93,7 +120,9 @@ pub(super) const RULES: &[Rule] = &[
         unless: &["efa-empty-list"],
         confidence: Confidence::Likely,
         because: "libfabric finds no EFA device inside the container although the machine has them",
-        rules_out: &["a mismatch of versions would fail later, with a device found; ping and TCP say nothing of EFA"],
+        rules_out: &[
+            "a mismatch of versions would fail later, with a device found; ping and TCP say nothing of EFA",
+        ],
         refine: Some(no_data),
         ..RULE
     },
@@ -110,7 +139,9 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["efa-in-order-not-available"],
         confidence: Confidence::Likely,
         because: "the plugin asks libfabric for an option that this libfabric does not know: it was built with a newer one than it loads",
-        rules_out: &["`Disabling shared memory failed: Protocol not available` is another option and has another cause (build flags of the plugin)"],
+        rules_out: &[
+            "`Disabling shared memory failed: Protocol not available` is another option and has another cause (build flags of the plugin)",
+        ],
         refine: Some(unless_fine),
         ..RULE
     },
@@ -128,7 +159,9 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["efa-sync-memops-refused"],
         confidence: Confidence::Certain,
         because: "libfabric sets SYNC_MEMOPS on a CUDA buffer and CUDA refuses it for memory of cuMem: the registration fails after that",
-        rules_out: &["`Unable to register MR` alone would fit other causes; the refused attribute comes before it here"],
+        rules_out: &[
+            "`Unable to register MR` alone would fit other causes; the refused attribute comes before it here",
+        ],
         refine: Some(unless_fine),
         ..RULE
     },
@@ -186,11 +219,13 @@ fn no_data(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, Some(_)) => {}
         (None, None) => {
             claim.confidence = Confidence::Possible;
-            claim.because = "libfabric finds no EFA device: none in the machine, its module not loaded, or its files not in the container".to_owned();
+            claim.because = "libfabric finds no EFA device: none in the machine, its module not loaded, or its files not in the container".into();
             claim.next = Some("`ls /sys/class/infiniband /dev/infiniband` inside the container: names in the first and nothing in the second is this cause".to_owned());
         }
     }
-    claim.evidence.extend([hidden, machine, case.first("fi-info-no-data")].into_iter().flatten().map(|event| event.place));
+    claim.evidence.extend(
+        [hidden, machine, case.first("fi-info-no-data")].into_iter().flatten().map(|event| event.place),
+    );
     unless_fine(case, claim.about("/dev/infiniband"))
 }
 
@@ -209,7 +244,9 @@ fn other_option(case: &Case, claim: Claim) -> Option<Claim> {
 fn registration(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = claim.evidence.first().and_then(|&place| at(case, place))?;
     let fault = event.field("reason").is_some_and(|reason| reason.starts_with("Bad address"));
-    let context = ["efa-dmabuf-status", "libfabric-version", "efa-machine"].iter().find_map(|signal| case.first(signal));
+    let context = ["efa-dmabuf-status", "libfabric-version", "efa-machine"]
+        .iter()
+        .find_map(|signal| case.first(signal));
     let table = case.stack_says("efa-gpu-registration") == Some(true);
     if !fault || context.is_none() && !table {
         claim.confidence = Confidence::Possible;
@@ -227,7 +264,7 @@ fn wheel(case: &Case, mut claim: Claim) -> Option<Claim> {
         Some(module) => claim.evidence.push(module.place),
         None => {
             claim.confidence = Confidence::Possible;
-            claim.because = "registering the RDMA buffer of GPU memory fails: no nvidia_peermem and no dma-buf path in this build, or a limit".to_owned();
+            claim.because = "registering the RDMA buffer of GPU memory fails: no nvidia_peermem and no dma-buf path in this build, or a limit".into();
             claim.next = Some("`lsmod | grep nvidia_peermem` on that host, and whether the wheel was built with USE_DMABUF=1".to_owned());
         }
     }
@@ -238,7 +275,8 @@ fn unresponsive(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("efa-unresponsive-receiver")?;
     let first = case.first_failure();
     // Most often a rank ended before, and then its own failure is the answer.
-    let earlier = failed_before(case, event, &[]) || first.is_some_and(|first| first.before(event) != Some(false));
+    let earlier =
+        failed_before(case, event, &[]) || first.is_some_and(|first| first.before(event) != Some(false));
     if earlier {
         return None;
     }
@@ -258,7 +296,8 @@ fn status_28(case: &Case, mut claim: Claim) -> Option<Claim> {
     let absent = case.first_of(&["fi-info-no-data", "ofi-getinfo-no-data", "verbs-no-devices"]);
     if let Some(absent) = absent.filter(|_| asked) {
         claim.confidence = Confidence::Likely;
-        claim.because = "the variables ask NVSHMEM for libfabric over EFA, and this node has no such device".to_owned();
+        claim.because =
+            "the variables ask NVSHMEM for libfabric over EFA, and this node has no such device".into();
         claim.evidence.push(absent.place);
         return unless_fine(case, claim.about("NVSHMEM_REMOTE_TRANSPORT"));
     }
@@ -271,18 +310,21 @@ fn status_28(case: &Case, mut claim: Claim) -> Option<Claim> {
 fn ring(case: &Case, mut claim: Claim) -> Option<Claim> {
     let full = case.first("gin-ring-full");
     let many = case.events("v2-queue-pairs").find(|event| event.number("qps").is_some_and(|qps| qps > 128));
-    let efa = case.has("efa-machine") || case.version("transport") == Some("efa") || case.has("libfabric-version");
+    let efa =
+        case.has("efa-machine") || case.version("transport") == Some("efa") || case.has("libfabric-version");
     match (full, many) {
         (Some(_), Some(_)) => claim.confidence = Confidence::Certain,
         (Some(_), None) => {}
         (None, Some(_)) if efa && case.first_failure().is_none() => {
             if !case.has("v2-hang") {
                 claim.confidence = Confidence::Possible;
-                claim.next = Some("where the ranks wait (`py-spy dump`), and the version of aws-ofi-nccl".to_owned());
+                claim.next =
+                    Some("where the ranks wait (`py-spy dump`), and the version of aws-ofi-nccl".to_owned());
             }
         }
         _ => return None,
     }
-    claim.evidence = [full, many, case.first("v2-hang")].into_iter().flatten().map(|event| event.place).collect();
+    claim.evidence =
+        [full, many, case.first("v2-hang")].into_iter().flatten().map(|event| event.place).collect();
     unless_fine(case, claim)
 }

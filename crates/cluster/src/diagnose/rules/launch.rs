@@ -16,5 +16,4 @@ pub(super) const SIGNALS: &[Signal] =
     &join_signals::<SIGNAL_COUNT>(&[mpi::SIGNALS, rendezvous::SIGNALS, slurm::SIGNALS]);
 
 /// Rules.
-pub(super) const RULES: &[Rule] =
-    &join_rules::<RULE_COUNT>(&[mpi::RULES, rendezvous::RULES, slurm::RULES]);
+pub(super) const RULES: &[Rule] = &join_rules::<RULE_COUNT>(&[mpi::RULES, rendezvous::RULES, slurm::RULES]);

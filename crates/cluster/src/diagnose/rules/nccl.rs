@@ -7,12 +7,7 @@ use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
-    line(
-        "nccl-comm-shape",
-        Role::Context,
-        &["nNodes "],
-        r"nRanks (?P<ranks>\d+) nNodes (?P<nodes>\d+)",
-    ),
+    line("nccl-comm-shape", Role::Context, &["nNodes "], r"nRanks (?P<ranks>\d+) nNodes (?P<nodes>\d+)"),
     text("nccl-no-dmabuf-symbol", Role::Context, &["dlvsym failed on mlx5dv_reg_dmabuf_mr"]),
     line(
         "verbs-local-protection",
@@ -30,7 +25,15 @@ pub(super) const SIGNALS: &[Signal] = &[
     text(
         "nccl-network-rdma",
         Role::Context,
-        &["NET/IB : Using [0]", "Using network IB", "Assigned NET plugin IB", "Using network AWS", "Using network Libfabric", "via NET/IB/", "via NET/OFI/"],
+        &[
+            "NET/IB : Using [0]",
+            "Using network IB",
+            "Assigned NET plugin IB",
+            "Using network AWS",
+            "Using network Libfabric",
+            "via NET/IB/",
+            "via NET/OFI/",
+        ],
     ),
     text("nccl-ib-off", Role::Context, &["NCCL_IB_DISABLE set by environment to 1", "NCCL_IB_DISABLE=1"]),
     line(
@@ -52,7 +55,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["::ffff:", ":ffff:"],
         r"(?i)\b(?:::|0000:0000:0000:0000:0000:)ffff:[0-9a-f.]+",
     ),
-    line("gid-no-ipv4", Role::Context, &["IPv4", "ipv4"], r"(?i)\bno\b.{0,30}ipv4.{0,20}gid|gid.{0,40}\b(?:no|not|none)\b.{0,20}ipv4|all gids? (?:are )?ipv6"),
+    line(
+        "gid-no-ipv4",
+        Role::Context,
+        &["IPv4", "ipv4"],
+        r"(?i)\bno\b.{0,30}ipv4.{0,20}gid|gid.{0,40}\b(?:no|not|none)\b.{0,20}ipv4|all gids? (?:are )?ipv6",
+    ),
     line(
         "gid-index",
         Role::Context,
@@ -66,6 +74,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"RoCE|ROCE|(?i)link[_ ]layer:?\s+Ethernet",
     ),
     text("bnxt-nic", Role::Context, &["bnxt_re"]),
+    text("uccl-used", Role::Context, &["UCCL", "uccl"]),
     line(
         "shm-no-space",
         Role::Failure,
@@ -73,13 +82,28 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"posix_fallocate failed ?: No space left|/dev/shm.*No space left on device|nccl-\S*.*No space left on device|No space left on device.*(?:/dev/shm|shared memory)|Not enough space in /dev/shm",
     ),
     text("shm-segment-failed", Role::Follower, &["Error while creating shared memory segment"]),
-    text("shm-bus-error", Role::Failure, &["might be out of shared memory", "workers are out of shared memory"]),
+    text(
+        "shm-bus-error",
+        Role::Failure,
+        &["might be out of shared memory", "workers are out of shared memory"],
+    ),
     line("acs-redirects", Role::Context, &["ACSCtl:"], r"ACSCtl:.*(?:ReqRedir\+|CmpltRedir\+)"),
-    text("p2p-used", Role::Context, &["via P2P/direct pointer", "via P2P/CUMEM", "via P2P/IPC", "via P2P/indirect"]),
+    text(
+        "p2p-used",
+        Role::Context,
+        &["via P2P/direct pointer", "via P2P/CUMEM", "via P2P/IPC", "via P2P/indirect"],
+    ),
     text(
         "machine-is-virtual",
         Role::Context,
-        &["Hypervisor detected", "Hypervisor vendor", "Hypervisor:", "Standard PC (Q35", "systemd-detect-virt: kvm", "QEMU"],
+        &[
+            "Hypervisor detected",
+            "Hypervisor vendor",
+            "Hypervisor:",
+            "Standard PC (Q35",
+            "systemd-detect-virt: kvm",
+            "QEMU",
+        ],
     ),
 ];
 
@@ -133,7 +157,10 @@ pub(super) const RULES: &[Rule] = &[
         unless: &["gid-ipv4"],
         confidence: Confidence::Likely,
         because: "no GID of these NICs is an IPv4 one, so the automatic choice fell back to index 0, which is link-local and does not leave its link",
-        rules_out: &["with an IPv4 GID in the table, a wrong index would have been configured instead", "the vendor's error code differs by maker of NIC: the status, 12, is what counts"],
+        rules_out: &[
+            "with an IPv4 GID in the table, a wrong index would have been configured instead",
+            "the vendor's error code differs by maker of NIC: the status, 12, is what counts",
+        ],
         refine: Some(ipv6),
         ..RULE
     },
@@ -169,7 +196,10 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["acs-redirects", "p2p-used"],
         confidence: Confidence::Likely,
         because: "NCCL uses direct access between GPUs, PCIe bridges redirect it (ReqRedir+ or CmpltRedir+), and the run hangs without an error",
-        rules_out: &["SrcValid+ alone redirects nothing", "nothing failed before: no error of a library explains the hang"],
+        rules_out: &[
+            "SrcValid+ alone redirects nothing",
+            "nothing failed before: no error of a library explains the hang",
+        ],
         refine: Some(redirected),
         ..RULE
     },
@@ -209,9 +239,12 @@ fn ipv6(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     let shown = case.first_of(&["gid-chosen-link-local", "gid-no-ipv4", "gid-link-local"]);
     let index_0 = case.events("gid-index").any(|event| event.number("index") == Some(0));
-    if shown.is_none() || !case.has_any(&["gid-no-ipv4", "bnxt-nic"]) && !index_0 {
+    if shown.is_none() || !case.has_any(&["gid-no-ipv4", "bnxt-nic"]) && !(index_0 && case.has("uccl-used")) {
         claim.confidence = Confidence::Possible;
-        claim.next = Some("the GIDs of the NICs and the index in use: `show_gids`, beside the library's line about its GID".to_owned());
+        claim.next = Some(
+            "the GIDs of the NICs and the index in use: `show_gids`, beside the library's line about its GID"
+                .to_owned(),
+        );
     }
     claim.evidence.extend(shown.map(|event| event.place));
     unless_fine(case, claim)
@@ -229,7 +262,7 @@ fn gid(case: &Case, mut claim: Claim) -> Option<Claim> {
     let several = case.count("rdma-retry-exceeded") >= 2;
     if steps_before(case, event) {
         claim.confidence = Confidence::Possible;
-        claim.because = "packets get no answer (retries exceeded) after steps that worked: a link went down, a peer ended, or the network dropped them".to_owned();
+        claim.because = "packets get no answer (retries exceeded) after steps that worked: a link went down, a peer ended, or the network dropped them".into();
         claim.rules_out.clear();
         claim.next = Some("the other ranks' logs before that time, and the state of the NICs' links (`dmesg -T | grep -i 'link down'`)".to_owned());
     } else if roce.is_none() || evidence.is_none() && !several {
@@ -252,7 +285,9 @@ fn redirected(case: &Case, mut claim: Claim) -> Option<Claim> {
     if let Some(machine) = case.first("machine-is-virtual") {
         claim.evidence.push(machine.place);
         claim.confidence = Confidence::Possible;
-        claim.next = Some("whether the hypervisor offers ATS with ACS on: in a virtual machine ACS must stay on".to_owned());
+        claim.next = Some(
+            "whether the hypervisor offers ATS with ACS on: in a virtual machine ACS must stay on".to_owned(),
+        );
     }
     Some(claim)
 }

@@ -233,7 +233,11 @@ fn culprit(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.evidence = events.iter().map(|event| event.place).collect();
     let ranks = first.field("rank").or(first.field("a")).map(|rank| format!("rank {rank}"));
     let named = first.field("ranks").map(|ranks| {
-        if ranks.starts_with(|c: char| c.is_ascii_digit()) { format!("ranks {ranks}") } else { ranks.to_owned() }
+        if ranks.starts_with(|c: char| c.is_ascii_digit()) {
+            format!("ranks {ranks}")
+        } else {
+            ranks.to_owned()
+        }
     });
     let mut subject = ranks.or(named)?;
     if let Some(host) = first.field("host") {

@@ -16,12 +16,8 @@ const RULE_COUNT: usize =
     exceptions::RULES.len() + killed::RULES.len() + lost::RULES.len() + machine::RULES.len();
 
 /// Kinds of lines.
-pub(super) const SIGNALS: &[Signal] = &join_signals::<SIGNAL_COUNT>(&[
-    exceptions::SIGNALS,
-    killed::SIGNALS,
-    lost::SIGNALS,
-    machine::SIGNALS,
-]);
+pub(super) const SIGNALS: &[Signal] =
+    &join_signals::<SIGNAL_COUNT>(&[exceptions::SIGNALS, killed::SIGNALS, lost::SIGNALS, machine::SIGNALS]);
 
 /// Rules.
 pub(super) const RULES: &[Rule] =

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, about, ended_well, line, text, unless_fine, writer};
+use crate::diagnose::rules::process::story::{
+    RULE, about, ended_well, line, text, unless_fine, whole_run, writer,
+};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
@@ -12,10 +14,18 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "kube-drain-refused",
         Role::Failure,
-        &["cannot delete Pods with local storage", "cannot proceed until all GPU pods are drained", "error when evicting pods"],
+        &[
+            "cannot delete Pods with local storage",
+            "cannot proceed until all GPU pods are drained",
+            "error when evicting pods",
+        ],
         r"cannot delete Pods with local storage(?:[^:]*\): ?(?P<pod>[\w./-]+))?|cannot proceed until all GPU pods are drained from the node",
     ),
-    text("driver-module-in-use", Role::Failure, &["Could not unload NVIDIA driver kernel modules, driver is in use"]),
+    text(
+        "driver-module-in-use",
+        Role::Failure,
+        &["Could not unload NVIDIA driver kernel modules, driver is in use"],
+    ),
     line(
         "lsmod-nvidia-users",
         Role::Context,
@@ -23,16 +33,21 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"^\s*nvidia\s+\d+\s+(?P<count>\d+)\s+(?P<users>[\w,-]+)",
     ),
     text("gdrcopy-container", Role::Context, &["nvidia-gdrcopy-ctr"]),
-    text(
-        "peermem-symbols-differ",
+    text("peermem-symbols-differ", Role::Failure, &["nvidia_peermem: disagrees about version of symbol"]),
+    line(
+        "peermem-symbol-unknown",
         Role::Failure,
-        &["nvidia_peermem: disagrees about version of symbol"],
+        &["nvidia_peermem: Unknown symbol"],
+        r"Unknown symbol (?P<symbol>\w+) \(err (?P<err>-\d+)\)",
     ),
-    line("peermem-symbol-unknown", Role::Failure, &["nvidia_peermem: Unknown symbol"], r"Unknown symbol (?P<symbol>\w+) \(err (?P<err>-\d+)\)"),
     line(
         "peermem-insert-refused",
         Role::Failure,
-        &["could not insert 'nvidia_peermem'", "could not insert 'nvidia-peermem'", "failed to load nvidia-peermem module"],
+        &[
+            "could not insert 'nvidia_peermem'",
+            "could not insert 'nvidia-peermem'",
+            "failed to load nvidia-peermem module",
+        ],
         r"could not insert 'nvidia[-_]peermem'(?:: (?P<why>.*))?|failed to load nvidia-peermem",
     ),
     line(
@@ -47,7 +62,17 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["nvidia_peermem", "nvidia-peermem"],
         r"^\s*nvidia_peermem\s+\d+\s+\d+|nvidia[-_]peermem.*\b(?:already|still) loaded|[Mm]odule nvidia[-_]peermem is (?:already |still )?(?:loaded|in use)",
     ),
-    text("kernel-log-shown", Role::Context, &["nvidia: loading out-of-tree module", "NVRM: loading NVIDIA UNIX", "nvidia-nvlink: Nvlink Core is being initialized", "nvidia_uvm: module", "mlx5_core 0000:"]),
+    text(
+        "kernel-log-shown",
+        Role::Context,
+        &[
+            "nvidia: loading out-of-tree module",
+            "NVRM: loading NVIDIA UNIX",
+            "nvidia-nvlink: Nvlink Core is being initialized",
+            "nvidia_uvm: module",
+            "mlx5_core 0000:",
+        ],
+    ),
     line(
         "cuda-system-not-ready",
         Role::Failure,
@@ -126,7 +151,9 @@ pub(super) const RULES: &[Rule] = &[
         any: &["peermem-symbols-differ", "peermem-symbol-unknown"],
         confidence: Confidence::Certain,
         because: "nvidia_peermem was built against other RDMA modules than those that are loaded now: its symbols have other versions",
-        rules_out: &["modprobe's `Invalid argument` alone has other causes; the kernel's line names this one"],
+        rules_out: &[
+            "modprobe's `Invalid argument` alone has other causes; the kernel's line names this one",
+        ],
         refine: Some(symbols),
         ..RULE
     },
@@ -154,7 +181,9 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["cuda-system-not-ready"],
         confidence: Confidence::Certain,
         because: "CUDA answers 802: on machines with NVSwitch it waits for the fabric manager, which is not running, or not of the driver's version",
-        rules_out: &["nvidia-smi -L lists the GPUs and driver pods run all the same: neither is a sign against it"],
+        rules_out: &[
+            "nvidia-smi -L lists the GPUs and driver pods run all the same: neither is a sign against it",
+        ],
         refine: Some(manager),
         ..RULE
     },
@@ -163,31 +192,32 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["rdma-plugin-device-without-issm"],
         confidence: Confidence::Likely,
         because: "the RDMA plugin takes up no device: its selectors do not fit {device}, and the node offers none of its resource",
-        rules_out: &["with devices on offer the same line is harmless: NICs in Ethernet mode have no `issm` device"],
+        rules_out: &[
+            "with devices on offer the same line is harmless: NICs in Ethernet mode have no `issm` device",
+        ],
         refine: Some(selector),
         ..RULE
     },
 ];
 
 fn drain(case: &Case, claim: Claim) -> Option<Claim> {
-    let pods: BTreeSet<&str> = case.events("kube-drain-refused").filter_map(|event| event.field("pod")).collect();
-    let claim = if pods.is_empty() {
-        claim
-    } else {
-        claim.about(pods.into_iter().collect::<Vec<_>>().join(", "))
-    };
+    let pods: BTreeSet<&str> =
+        case.events("kube-drain-refused").filter_map(|event| event.field("pod")).collect();
+    let claim =
+        if pods.is_empty() { claim } else { claim.about(pods.into_iter().collect::<Vec<_>>().join(", ")) };
     unless_fine(case, claim)
 }
 
 fn old_pod(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("driver-pod-1-of-1")?;
-    if case.events.iter().any(|good| good.role == Role::Success && good.signal.ends_with("-done")) {
+    if case.events.iter().any(whole_run) {
         return None;
     }
     let others = case.first("driver-pod-3-of-3");
     let patched = case.first("driver-resource-with-rdma");
     let symptom = case.events.iter().find(|event| {
-        event.role == Role::Failure || event.text.contains("cannot allocate buffer on the specified memory type")
+        event.role == Role::Failure
+            || event.text.contains("cannot allocate buffer on the specified memory type")
     });
     if others.is_some() {
         claim.confidence = Confidence::Certain;
@@ -200,23 +230,27 @@ fn old_pod(case: &Case, mut claim: Claim) -> Option<Claim> {
         .events("driver-pod-1-of-1")
         .filter_map(|event| event.field("pod").or(event.field("pod2")))
         .collect();
-    let subject = if pods.is_empty() { writer(event) } else { Some(pods.into_iter().collect::<Vec<_>>().join(", ")) };
+    let subject =
+        if pods.is_empty() { writer(event) } else { Some(pods.into_iter().collect::<Vec<_>>().join(", ")) };
     claim.subject = subject;
     Some(claim)
 }
 
 fn in_use(case: &Case, mut claim: Claim) -> Option<Claim> {
-    let holds = case
-        .events("lsmod-nvidia-users")
-        .find(|event| event.field("users").is_some_and(|users| users.split(',').any(|user| user == "gdrdrv")));
+    let holds = case.events("lsmod-nvidia-users").find(|event| {
+        event.field("users").is_some_and(|users| users.split(',').any(|user| user == "gdrdrv"))
+    });
     let proof: Option<&Event> = holds.or_else(|| case.first("gdrcopy-container"));
     match proof {
         Some(proof) => claim.evidence.push(proof.place),
         None => {
             claim.confidence = Confidence::Possible;
-            claim.because = "the driver's modules are in use: by a program on a GPU, or by gdrdrv".to_owned();
+            claim.because = "the driver's modules are in use: by a program on a GPU, or by gdrdrv".into();
             claim.rules_out.clear();
-            claim.next = Some("who uses the module: `lsmod | grep ^nvidia` and `fuser -v /dev/nvidia*` on that node".to_owned());
+            claim.next = Some(
+                "who uses the module: `lsmod | grep ^nvidia` and `fuser -v /dev/nvidia*` on that node"
+                    .to_owned(),
+            );
         }
     }
     unless_fine(case, claim)
@@ -228,12 +262,15 @@ fn symbols(case: &Case, mut claim: Claim) -> Option<Claim> {
     let other_version = case.events("peermem-symbol-unknown").any(|event| event.field("err") == Some("-22"));
     if differ.is_none() && !other_version {
         claim.confidence = Confidence::Possible;
-        claim.because = "nvidia_peermem wants a symbol that the loaded ib_core does not have: it has no interface for peer memory, or is another one than at build time".to_owned();
+        claim.because = "nvidia_peermem wants a symbol that the loaded ib_core does not have: it has no interface for peer memory, or is another one than at build time".into();
         claim.rules_out.clear();
         claim.next = Some("`grep ib_register_peer_memory_client /proc/kallsyms` on that node".to_owned());
     }
     claim.evidence.extend(
-        ["peermem-insert-refused", "peermem-container-failing"].iter().filter_map(|id| case.first(id)).map(|event| event.place),
+        ["peermem-insert-refused", "peermem-container-failing"]
+            .iter()
+            .filter_map(|id| case.first(id))
+            .map(|event| event.place),
     );
     unless_fine(case, claim)
 }
@@ -250,9 +287,11 @@ fn sidecar(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, _) if case.has("peermem-insert-refused") => return None,
         _ => {
             claim.confidence = Confidence::Possible;
-            claim.because = "the peermem container fails: its module is loaded already, or cannot be inserted".to_owned();
+            claim.because =
+                "the peermem container fails: its module is loaded already, or cannot be inserted".into();
             claim.rules_out.clear();
-            claim.next = Some("`lsmod | grep nvidia_peermem; dmesg -T | grep nvidia_peermem` on that node".to_owned());
+            claim.next =
+                Some("`lsmod | grep nvidia_peermem; dmesg -T | grep nvidia_peermem` on that node".to_owned());
         }
     }
     unless_fine(case, claim)
@@ -276,7 +315,7 @@ fn selector(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, true) => return None,
         (None, false) => {
             claim.confidence = Confidence::Possible;
-            claim.because = "the RDMA plugin skips devices: harmless for NICs in Ethernet mode if it offers others, a wrong selector if it offers none".to_owned();
+            claim.because = "the RDMA plugin skips devices: harmless for NICs in Ethernet mode if it offers others, a wrong selector if it offers none".into();
             claim.rules_out.clear();
             claim.next = Some("what the node offers: `kubectl get node <node> -o jsonpath='{.status.allocatable}'`: 0 of the RDMA resource is the fault".to_owned());
         }

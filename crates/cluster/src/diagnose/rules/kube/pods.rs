@@ -24,7 +24,14 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "kube-image-not-pulled",
         Role::Warning,
-        &["ImagePullBackOff", "ErrImagePull", "Failed to pull image", "no basic auth credentials", "InvalidImageName", "manifest unknown"],
+        &[
+            "ImagePullBackOff",
+            "ErrImagePull",
+            "Failed to pull image",
+            "no basic auth credentials",
+            "InvalidImageName",
+            "manifest unknown",
+        ],
         r#"ImagePullBackOff|ErrImagePull|Failed to pull image "?(?P<image>[^" ]+)|no basic auth credentials|InvalidImageName|manifest unknown"#,
     ),
     text("kube-pull-secret-missing", Role::Warning, &["FailedToRetrieveImagePullSecret"]),
@@ -43,10 +50,24 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "kube-disk-pressure",
         Role::Failure,
-        &["DiskPressure", "disk-pressure", "low on resource: ephemeral-storage", "low on resource: nodefs", "low on resource: imagefs", "Attempting to reclaim ephemeral-storage", "usage exceeds the total limit of containers", "exceeds its local ephemeral storage limit"],
+        &[
+            "DiskPressure",
+            "disk-pressure",
+            "low on resource: ephemeral-storage",
+            "low on resource: nodefs",
+            "low on resource: imagefs",
+            "Attempting to reclaim ephemeral-storage",
+            "usage exceeds the total limit of containers",
+            "exceeds its local ephemeral storage limit",
+        ],
         r"condition=DiskPressure status=True|\bNodeHasDiskPressure\b|low on resource: (?:ephemeral-storage|nodefs|imagefs)|taint=node\.kubernetes\.io/disk-pressure|had condition: \[DiskPressure\]|DiskPressure\s+True\b|[Rr]eclaim ephemeral-storage|kubelet has disk pressure",
     ),
-    line("kube-pod-evicted", Role::Failure, &["reason=Evicted", "Evicted"], r"^kube-(?:pod|event) (?P<pod>\S+) .*(?:reason|status)=Evicted|\bEvicted\b"),
+    line(
+        "kube-pod-evicted",
+        Role::Failure,
+        &["reason=Evicted", "Evicted"],
+        r"^kube-(?:pod|event) (?P<pod>\S+) .*(?:reason|status)=Evicted|\bEvicted\b",
+    ),
 ];
 
 /// Rules.
@@ -83,7 +104,10 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["kube-disk-pressure"],
         confidence: Confidence::Certain,
         because: "the node's disk is full, the kubelet says so and evicts pods",
-        rules_out: &["an eviction for memory would name memory", "/dev/shm is not meant: that is memory of the pod"],
+        rules_out: &[
+            "an eviction for memory would name memory",
+            "/dev/shm is not meant: that is memory of the pod",
+        ],
         refine: Some(disk),
         ..RULE
     },
@@ -132,29 +156,43 @@ fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     let events: Vec<&Event> = case.events("kube-not-schedulable").collect();
     let says = |what: &str| events.iter().any(|event| event.text.contains(what));
-    let room = ["Insufficient ", "anti-affinity", "topology spread", "didn't have free ports", "Too many pods"];
+    let room =
+        ["Insufficient ", "anti-affinity", "topology spread", "didn't have free ports", "Too many pods"];
     let telling = events.iter().find(|event| room.iter().any(|what| event.text.contains(what)));
     match telling {
         Some(event) => {
             claim.evidence.insert(0, event.place);
             claim.evidence.dedup();
             if let Some(what) = event.field("what") {
-                claim.because = format!("the scheduler finds no node for a pod: not enough {what} is free on enough nodes");
+                claim.because = format!(
+                    "the scheduler finds no node for a pod: not enough {what} is free on enough nodes"
+                );
             }
             // What a plugin does not offer is not taken by others.
-            if says("Insufficient rdma") && !says("Insufficient nvidia.com/gpu") && case.has("rdma-plugin-device-without-issm") {
+            if says("Insufficient rdma")
+                && !says("Insufficient nvidia.com/gpu")
+                && case.has("rdma-plugin-device-without-issm")
+            {
                 claim.confidence = Confidence::Possible;
             }
         }
-        None if says("node affinity") || says("node selector") || says("taint") || says("PersistentVolumeClaim") || says("persistentvolumeclaim") => {
+        None if says("node affinity")
+            || says("node selector")
+            || says("taint")
+            || says("PersistentVolumeClaim")
+            || says("persistentvolumeclaim") =>
+        {
             claim.confidence = Confidence::Possible;
-            claim.because = "a pod finds no node: selectors, taints or volumes keep it from those there are".to_owned();
+            claim.because =
+                "a pod finds no node: selectors, taints or volumes keep it from those there are".into();
             claim.rules_out.clear();
             claim.next = Some("labels and taints of the GPU nodes beside the pod's nodeSelector and tolerations: `kubectl get nodes --show-labels; kubectl describe pod <pod>`".to_owned());
         }
         None => {
             claim.confidence = Confidence::Possible;
-            claim.next = Some("the scheduler's reason: the events at the end of `kubectl describe pod <pod>`".to_owned());
+            claim.next = Some(
+                "the scheduler's reason: the events at the end of `kubectl describe pod <pod>`".to_owned(),
+            );
         }
     }
     claim.evidence.extend(case.first("kube-pod-pending").map(|event| event.place));
@@ -166,7 +204,8 @@ fn not_pulled(case: &Case, mut claim: Claim) -> Option<Claim> {
     if all_came_up(case, "kube-image-not-pulled") {
         return None;
     }
-    let image = case.events("kube-image-not-pulled").find_map(|event| event.field("image").map(str::to_owned));
+    let image =
+        case.events("kube-image-not-pulled").find_map(|event| event.field("image").map(str::to_owned));
     claim.evidence.extend(case.first("kube-pull-secret-missing").map(|event| event.place));
     let of_pod = case.events("kube-image-not-pulled").find_map(pod);
     claim.subject = image.or(of_pod);
@@ -175,12 +214,19 @@ fn not_pulled(case: &Case, mut claim: Claim) -> Option<Claim> {
 
 fn host_path(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("kube-host-path-refused")?;
-    let path = event.field("path").or(event.field("dir")).unwrap_or_default().trim_end_matches([':', ',']).to_owned();
+    let path = event
+        .field("path")
+        .or(event.field("dir"))
+        .unwrap_or_default()
+        .trim_end_matches([':', ','])
+        .to_owned();
     let topology = ["crusoe", "nccl", "topo"].iter().any(|word| event.text.contains(word));
     if !topology {
         claim.confidence = Confidence::Possible;
         claim.because = format!("the pod wants the host's {path}, which the node does not have");
-        claim.next = Some("what the volume is for: `kubectl get pod <pod> -o yaml | grep -B3 -A3 hostPath`".to_owned());
+        claim.next = Some(
+            "what the volume is for: `kubectl get pod <pod> -o yaml | grep -B3 -A3 hostPath`".to_owned(),
+        );
     }
     if all_came_up(case, "kube-host-path-refused") {
         return None;

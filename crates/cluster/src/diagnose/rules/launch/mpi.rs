@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, ended_well, line, text, unless_fine};
+use crate::diagnose::rules::process::story::{RULE, ended_well, line, text, unless_fine, whole_run};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines. Launchers of `MPIJob`s fail and are started again until the workers are there: their lines are warnings.
@@ -13,16 +13,45 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "slurm-container",
         Role::Context,
-        &["--container-image", "pyxis: import", "pyxis: creating", "pyxis: starting", "pyxis: container", "SLURM_JOB_ID", "srun -", "#SBATCH"],
+        &[
+            "--container-image",
+            "pyxis: import",
+            "pyxis: creating",
+            "pyxis: starting",
+            "pyxis: container",
+            "SLURM_JOB_ID",
+            "srun -",
+            "#SBATCH",
+        ],
         r"--container-image|pyxis: |SLURM_JOB_ID|\bsrun -|#SBATCH",
     ),
     line("mpirun-command", Role::Context, &["mpirun -", "mpiexec -", "mpirun --"], r"\bmpi(?:run|exec) -"),
-    line("ssh-name-unresolved", Role::Warning, &["Could not resolve hostname"], r"Could not resolve hostname (?P<host>[^:\s]+)"),
+    line(
+        "ssh-name-unresolved",
+        Role::Warning,
+        &["Could not resolve hostname"],
+        r"Could not resolve hostname (?P<host>[^:\s]+)",
+    ),
     text("orte-daemons-failed", Role::Warning, &["unable to reliably start one or more daemons"]),
     text("orte-no-route", Role::Warning, &["does not know how to route a message to the specified daemon"]),
-    line("ssh-host-reached", Role::Progress, &["Permanently added '"], r"Permanently added '(?P<host>[^',]+)"),
-    line("resolv-search", Role::Context, &["search "], r"^\s*search(?P<domains>(?:\s+[\w-]+(?:\.[\w-]+)*)+)\s*$"),
-    line("pod-dns-policy", Role::Context, &["dnsPolicy", "DNSPolicy", "DNS Policy"], r#"(?i)dns ?Policy"?\W{1,4}(?P<policy>ClusterFirstWithHostNet|ClusterFirst|Default|None)\b"#),
+    line(
+        "ssh-host-reached",
+        Role::Progress,
+        &["Permanently added '"],
+        r"Permanently added '(?P<host>[^',]+)",
+    ),
+    line(
+        "resolv-search",
+        Role::Context,
+        &["search "],
+        r"^\s*search(?P<domains>(?:\s+[\w-]+(?:\.[\w-]+)*)+)\s*$",
+    ),
+    line(
+        "pod-dns-policy",
+        Role::Context,
+        &["dnsPolicy", "DNSPolicy", "DNS Policy"],
+        r#"(?i)dns ?Policy"?\W{1,4}(?P<policy>ClusterFirstWithHostNet|ClusterFirst|Default|None)\b"#,
+    ),
     line("pod-host-network", Role::Context, &["hostNetwork"], r#"hostNetwork"?\W{1,3}true"#),
     line(
         "kube-worker-not-up",
@@ -30,11 +59,25 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["kube-pod "],
         r"^kube-pod (?P<pod>\S*worker\S*) .*phase=(?:Pending|Failed|Unknown)",
     ),
-    line("kube-worker-up", Role::Context, &["kube-pod "], r"^kube-pod (?P<pod>\S*worker\S*) .*(?:phase|status)=Running"),
+    line(
+        "kube-worker-up",
+        Role::Context,
+        &["kube-pod "],
+        r"^kube-pod (?P<pod>\S*worker\S*) .*(?:phase|status)=Running",
+    ),
     text(
         "sshd-not-there",
         Role::Failure,
-        &["/sshd: No such file", "sshd: not found", "sshd: command not found", "sshd\": stat", "sshd\\\": stat", "sshd: no such file", "sshd: cannot execute", "sshd: Not found"],
+        &[
+            "/sshd: No such file",
+            "sshd: not found",
+            "sshd: command not found",
+            "sshd\": stat",
+            "sshd\\\": stat",
+            "sshd: no such file",
+            "sshd: cannot execute",
+            "sshd: Not found",
+        ],
     ),
 ];
 
@@ -85,13 +128,17 @@ fn inside_container(case: &Case, mut claim: Claim) -> Option<Claim> {
         Some(container) if !kubernetes => claim.evidence.push(container.place),
         _ => {
             claim.confidence = Confidence::Possible;
-            claim.because = "ssh does not accept a host's key: mpirun cannot start its daemons there".to_owned();
+            claim.because =
+                "ssh does not accept a host's key: mpirun cannot start its daemons there".into();
             claim.rules_out.clear();
             claim.next = Some("how the job was started: mpirun inside of `srun --container-image` is this cause; else the known_hosts of the launcher's user".to_owned());
         }
     }
     claim.evidence.extend(
-        ["mpirun-command", "orte-daemons-failed"].iter().filter_map(|id| case.first(id)).map(|event| event.place),
+        ["mpirun-command", "orte-daemons-failed"]
+            .iter()
+            .filter_map(|id| case.first(id))
+            .map(|event| event.place),
     );
     unless_fine(case, claim)
 }
@@ -131,9 +178,7 @@ fn too_early(case: &Case, mut claim: Claim) -> Option<Claim> {
     let first = *events.first()?;
     let reached = reached_later(case);
     let well = events.last().is_some_and(|event| ended_well(case, event));
-    let done = case.events.iter().find(|good| {
-        good.role == Role::Success && good.signal.ends_with("-done") && first.before(good) != Some(false)
-    });
+    let done = case.events.iter().find(|good| whole_run(good) && first.before(good) != Some(false));
     let proof = reached.or(if well { done } else { None })?;
     claim.evidence.push(proof.place);
     // It worked in the end: worth knowing, no failure of the run.

@@ -23,7 +23,11 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     text("ipc-register-failed", Role::Failure, &["Failed to register remote memory"]),
     text("device-ordinal-invalid", Role::Failure, &["invalid device ordinal"]),
-    text("peer-access-refused", Role::Failure, &["peer access is not supported between these two devices", "cudaIpcOpenMemHandle failed"]),
+    text(
+        "peer-access-refused",
+        Role::Failure,
+        &["peer access is not supported between these two devices", "cudaIpcOpenMemHandle failed"],
+    ),
     line(
         "one-gpu-for-each-task",
         Role::Context,
@@ -39,10 +43,18 @@ pub(super) const SIGNALS: &[Signal] = &[
     text(
         "container-cli-missing",
         Role::Failure,
-        &["Command not found: nvidia-container-cli", "nvidia-container-cli: command not found", "nvidia-container-cli: not found"],
+        &[
+            "Command not found: nvidia-container-cli",
+            "nvidia-container-cli: command not found",
+            "nvidia-container-cli: not found",
+        ],
     ),
     text("home-unbound", Role::Warning, &["HOME: unbound variable"]),
-    text("pyxis-start-failed", Role::Failure, &["pyxis: container start failed", "spank_pyxis.so: task_init() failed"]),
+    text(
+        "pyxis-start-failed",
+        Role::Failure,
+        &["pyxis: container start failed", "spank_pyxis.so: task_init() failed"],
+    ),
     text("container-ldcache-failed", Role::Failure, &["ldcache error"]),
 ];
 
@@ -80,7 +92,9 @@ pub(super) const RULES: &[Rule] = &[
         needs: &["container-cli-missing"],
         confidence: Confidence::Certain,
         because: "the container's NVIDIA hook fails: nvidia-container-cli is not installed on that node",
-        rules_out: &["the last line (spank, task_init) is the same for every failure of Pyxis; the cause is in the middle of the block"],
+        rules_out: &[
+            "the last line (spank, task_init) is the same for every failure of Pyxis; the cause is in the middle of the block",
+        ],
         refine: Some(hook),
         ..RULE
     },
@@ -107,16 +121,18 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
     if ended_well(case, event) || !confident_claims(case, RESIDUAL).is_empty() {
         return None;
     }
-    let harmless = ["slurm-cancelled", "slurm-time-limit-reached", "sigterm", "srun-task-exit", "mpi-boilerplate"];
+    let harmless =
+        ["slurm-cancelled", "slurm-time-limit-reached", "sigterm", "srun-task-exit", "mpi-boilerplate"];
     let trouble = case.events.iter().any(|other| {
         matches!(other.role, Role::Failure | Role::Follower)
             && !harmless.contains(&other.signal)
             && other.before(event) == Some(true)
     });
-    let stepped = case.events.iter().any(|step| step.role == Role::Progress && step.before(event) == Some(true));
+    let stepped =
+        case.events.iter().any(|step| step.role == Role::Progress && step.before(event) == Some(true));
     if trouble {
         claim.confidence = Confidence::Possible;
-        claim.because = "Slurm ended the job at its time limit, after ranks had reported trouble: the limit is the end of a hang, not its cause".to_owned();
+        claim.because = "Slurm ended the job at its time limit, after ranks had reported trouble: the limit is the end of a hang, not its cause".into();
         claim.rules_out.clear();
         claim.next = Some("what the first rank that stopped was doing: its own output, or `py-spy dump --pid <pid>` in a new run".to_owned());
     } else if stepped {
@@ -134,7 +150,8 @@ fn isolated(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, Some(_)) if several => {}
         _ => {
             claim.confidence = Confidence::Possible;
-            claim.because = "a task cannot reach the GPU that it asks for: it may see one GPU only".to_owned();
+            claim.because =
+                "a task cannot reach the GPU that it asks for: it may see one GPU only".into();
             claim.rules_out.clear();
             claim.next = Some("what each task sees: `srun bash -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES; nvidia-smi -L'` with the job's options".to_owned());
         }
@@ -146,7 +163,9 @@ fn isolated(case: &Case, mut claim: Claim) -> Option<Claim> {
 fn hook(case: &Case, mut claim: Claim) -> Option<Claim> {
     if let Some(home) = case.first("home-unbound") {
         claim.evidence.push(home.place);
-        claim.because.push_str("; apart from that HOME is not set in the task (`--export` names variables and leaves it out)");
+        claim.because.push_str(
+            "; apart from that HOME is not set in the task (`--export` names variables and leaves it out)",
+        );
     }
     let nodes: Vec<_> = case.nodes("container-cli-missing").into_iter().collect();
     if !nodes.is_empty() {

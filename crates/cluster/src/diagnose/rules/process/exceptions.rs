@@ -11,11 +11,36 @@ pub(super) const SIGNALS: &[Signal] = &[
         "python-exception",
         Role::Failure,
         &[
-            "KeyError", "ValueError", "TypeError", "IndexError", "AttributeError", "FileNotFoundError", "ZeroDivisionError",
-            "AssertionError", "NameError", "UnboundLocalError", "PermissionError", "JSONDecodeError", "UnicodeDecodeError",
-            "NotImplementedError", "RecursionError", "IsADirectoryError", "StopIteration", "FloatingPointError",
-            "OverflowError", "UnpicklingError", "SafetensorError", "ValidationError", "CheckpointException", "OSError: ",
-            "ConfigAttributeError", "LookupError", "ArithmeticError", "BadZipFile", "NotADirectoryError", "DatasetGenerationError",
+            "KeyError",
+            "ValueError",
+            "TypeError",
+            "IndexError",
+            "AttributeError",
+            "FileNotFoundError",
+            "ZeroDivisionError",
+            "AssertionError",
+            "NameError",
+            "UnboundLocalError",
+            "PermissionError",
+            "JSONDecodeError",
+            "UnicodeDecodeError",
+            "NotImplementedError",
+            "RecursionError",
+            "IsADirectoryError",
+            "StopIteration",
+            "FloatingPointError",
+            "OverflowError",
+            "UnpicklingError",
+            "SafetensorError",
+            "ValidationError",
+            "CheckpointException",
+            "OSError: ",
+            "ConfigAttributeError",
+            "LookupError",
+            "ArithmeticError",
+            "BadZipFile",
+            "NotADirectoryError",
+            "DatasetGenerationError",
         ],
         r"^\s*(?:[A-Za-z_]\w*\.)*(?P<kind>KeyError|ValueError|TypeError|IndexError|AttributeError|FileNotFoundError|ZeroDivisionError|AssertionError|NameError|UnboundLocalError|PermissionError|JSONDecodeError|UnicodeDecodeError|NotImplementedError|RecursionError|IsADirectoryError|NotADirectoryError|StopIteration|FloatingPointError|OverflowError|UnpicklingError|SafetensorError|ValidationError|CheckpointException|OSError|ConfigAttributeError|LookupError|ArithmeticError|BadZipFile|DatasetGenerationError)(?:: (?P<what>.*))?\s*$",
     ),
@@ -30,14 +55,31 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "python-runtime-error",
         Role::Follower,
-        &["RuntimeError: ", "ImportError: ", "ModuleNotFoundError: ", "EOFError", "TimeoutError", "ConnectionError"],
+        &[
+            "RuntimeError: ",
+            "ImportError: ",
+            "ModuleNotFoundError: ",
+            "EOFError",
+            "TimeoutError",
+            "ConnectionError",
+        ],
         r"^\s*(?:[A-Za-z_]\w*\.)*(?P<kind>RuntimeError|ImportError|ModuleNotFoundError|EOFError|TimeoutError|ConnectionError)(?:: (?P<what>.*))?\s*$",
     ),
     // The innermost frames, where they are in a library of communication.
     line(
         "communication-frame",
         Role::Context,
-        &["/deep_ep/", "torch/distributed/", "/nvshmem", "/uccl", "/nixl", "/mscclpp", "/nccl", "/mori", "elastic/rendezvous"],
+        &[
+            "/deep_ep/",
+            "torch/distributed/",
+            "/nvshmem",
+            "/uccl",
+            "/nixl",
+            "/mscclpp",
+            "/nccl",
+            "/mori",
+            "elastic/rendezvous",
+        ],
         r#"File "(?P<path>[^"]*)", line \d+, in (?P<function>\S+)"#,
     ),
 ];
@@ -103,7 +145,9 @@ fn first_of_all(case: &Case, mut claim: Claim) -> Option<Claim> {
     if let Some(rank) = event.rank {
         claim.subject = Some(format!("rank {rank}"));
     }
-    let waiting = case.events.iter().any(|other| other.role == Role::Follower && other.rank != event.rank && event.before(other) == Some(true));
+    let waiting = case.events.iter().any(|other| {
+        other.role == Role::Follower && other.rank != event.rank && event.before(other) == Some(true)
+    });
     let bare = kind == "AssertionError" && what.trim().is_empty();
     if from_communication(case, event) || bare {
         claim.confidence = Confidence::Possible;

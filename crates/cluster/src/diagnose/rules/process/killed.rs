@@ -11,9 +11,26 @@ pub(super) const SIGNALS: &[Signal] = &[
         "process-killed",
         Role::Follower,
         &[
-            "exitcode", "exit code", "exited on signal", "(SIGKILL)", "(SIGSEGV)", "(SIGBUS)", "Segmentation fault", ": Killed",
-            " Killed ", "terminated by signal", "killed by signal", "exit=137", "exit=139", "exited with code 13", "exit status 13",
-            "caught signal 11", "Caught signal 11", "return code -9", "return code -11", "returncode=-9",
+            "exitcode",
+            "exit code",
+            "exited on signal",
+            "(SIGKILL)",
+            "(SIGSEGV)",
+            "(SIGBUS)",
+            "Segmentation fault",
+            ": Killed",
+            " Killed ",
+            "terminated by signal",
+            "killed by signal",
+            "exit=137",
+            "exit=139",
+            "exited with code 13",
+            "exit status 13",
+            "caught signal 11",
+            "Caught signal 11",
+            "return code -9",
+            "return code -11",
+            "returncode=-9",
         ],
         r"exitcode\s*: ?-(?P<a>9|11|7)\b|exit code:? ?-(?P<b>9|11|7)\b|return ?code[ =]-(?P<g>9|11|7)\b|exit(?:ed with)? (?:code|status):?[ =]?(?:137|139|135)\b|(?:\s|^|last-)exit=(?:137|139)\b|Signal (?P<c>9|11|7) \(SIG\w+\) received by PID (?P<pid>\d+)|process rank (?P<mpi>\d+) .*exited on signal (?P<d>9|11|7)\b|srun: error: (?P<host>[\w.-]+): task (?P<task>\d+): (?:Killed|Segmentation fault|Bus error)|line \d+:\s+\d+ (?:Killed|Segmentation fault|Bus error)|(?:killed|terminated) by signal:? (?:9|11|7|SIGKILL|SIGSEGV|SIGBUS|Killed|Segmentation fault)|^\s*(?:Fatal Python error: )?Segmentation fault|[Cc]aught signal 11",
     ),
@@ -83,13 +100,21 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     // A process that ended by itself, with an error, is no victim.
-    let failures: Vec<&Event> = case.events.iter().filter(|other| other.role == Role::Failure && other.place != event.place).collect();
+    let failures: Vec<&Event> = case
+        .events
+        .iter()
+        .filter(|other| other.role == Role::Failure && other.place != event.place)
+        .collect();
     if failures.iter().any(|other| !waited_in_vain(other) && other.before(event) != Some(false)) {
         return None;
     }
     let explained = confident_claims(case, RESIDUAL).iter().any(|other| {
         other.cause != "efa-peer-unresponsive"
-            && other.evidence.iter().filter_map(|&place| at(case, place)).any(|evidence| evidence.before(event) != Some(false))
+            && other
+                .evidence
+                .iter()
+                .filter_map(|&place| at(case, place))
+                .any(|evidence| evidence.before(event) != Some(false))
     });
     if explained {
         return None;
@@ -113,7 +138,9 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
         }
         .to_owned(),
     );
-    if failures.iter().any(|other| other.before(event) == Some(true)) && case.first_failure().is_some_and(|first| first.rank.is_none()) {
+    if failures.iter().any(|other| other.before(event) == Some(true))
+        && case.first_failure().is_some_and(|first| first.rank.is_none())
+    {
         claim.confidence = Confidence::Possible;
     }
     Some(claim)

@@ -1,6 +1,6 @@
 //! Memory and GPUs of machines.
 
-use super::story::{RULE, at, line, unless_fine, writer};
+use super::story::{RULE, at, line, unless_fine, whole_run, writer};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -11,8 +11,16 @@ pub(super) const SIGNALS: &[Signal] = &[
         "oom-killed",
         Role::Failure,
         &[
-            "OOMKilled", "oom-kill", "oom_kill", "Out of memory: Kill", "Memory cgroup out of memory", "OUT_OF_MEMORY",
-            "out-of-memory handler", "invoked oom-killer", "low on resource: memory", "ray.exceptions.OutOfMemoryError",
+            "OOMKilled",
+            "oom-kill",
+            "oom_kill",
+            "Out of memory: Kill",
+            "Memory cgroup out of memory",
+            "OUT_OF_MEMORY",
+            "out-of-memory handler",
+            "invoked oom-killer",
+            "low on resource: memory",
+            "ray.exceptions.OutOfMemoryError",
             "running low on memory",
         ],
         r"OOMKilled|oom[-_]kill(?:er)?\b.*(?:event|StepId|task_memcg|constraint|gfp_mask)|oom_kill[ =:]+[1-9]|Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<comm>[^)]+)\)|Memory cgroup out of memory: Kill(?:ed)? process (?P<pid2>\d+) \((?P<comm2>[^)]+)\)|\bOUT_OF_MEMORY\b|out-of-memory handler|invoked oom-killer|low on resource: memory|ray\.exceptions\.OutOfMemoryError|node running low on memory",
@@ -20,7 +28,12 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "cuda-out-of-memory",
         Role::Failure,
-        &["CUDA out of memory", "CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"],
+        &[
+            "CUDA out of memory",
+            "CUDA error: out of memory",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "cudaErrorMemoryAllocation",
+        ],
         r"(?:OutOfMemoryError|RuntimeError|AcceleratorError|CUDA error|CUDA_ERROR|cudaError).*?(?:out of memory|OUT_OF_MEMORY|MemoryAllocation)(?:.*?Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?",
     ),
     line(
@@ -90,6 +103,16 @@ fn host_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
     };
     let process = first.field("comm").or(first.field("comm2")).map(|name| format!("process {name}"));
     claim.subject = about(&first.text).or_else(|| writer(first)).or(process);
+    // A kernel log keeps what happened to other jobs.
+    let kernel_only =
+        events.iter().all(|event| event.text.contains("Kill") && event.text.contains("process"));
+    let failed = case
+        .events
+        .iter()
+        .any(|bad| matches!(bad.role, Role::Failure | Role::Follower) && bad.signal != "oom-killed");
+    if kernel_only && !failed && case.events.iter().any(whole_run) {
+        return None;
+    }
     unless_fine(case, claim)
 }
 
@@ -105,7 +128,7 @@ fn gpu_memory(case: &Case, claim: Claim) -> Option<Claim> {
 fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("xid-of-hardware")?;
     if event.field("xid").is_none() {
-        claim.because = "the driver lost a GPU: it has fallen off the bus (Xid 79)".to_owned();
+        claim.because = "the driver lost a GPU: it has fallen off the bus (Xid 79)".into();
     }
     let gpu = event.field("pci").or(event.field("bus")).filter(|pci| !pci.is_empty());
     claim.subject = match (event.node.as_deref(), gpu) {
@@ -114,10 +137,11 @@ fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
         (node, None) => node.map(str::to_owned),
     };
     // A kernel log keeps Xids of earlier days, and its clock is its own.
-    let done = case.events.iter().any(|good| good.role == Role::Success && good.signal.ends_with("-done"));
-    let failed = case.events.iter().any(|bad| {
-        matches!(bad.role, Role::Failure | Role::Follower) && !bad.signal.starts_with("xid-of-")
-    });
+    let done = case.events.iter().any(whole_run);
+    let failed = case
+        .events
+        .iter()
+        .any(|bad| matches!(bad.role, Role::Failure | Role::Follower) && !bad.signal.starts_with("xid-of-"));
     if done && !failed {
         claim.caution = true;
     }

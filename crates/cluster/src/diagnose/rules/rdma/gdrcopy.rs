@@ -40,7 +40,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "gdrcopy-version",
         Role::Context,
         &["gdrdrv", "gdrcopy", "GDRCopy", "GDRCOPY"],
-        r"(?i)(?:gdrdrv|gdrcopy)\D{0,24}?\bv?(?P<version>\d+\.\d+(?:\.\d+)?)\b",
+        r"(?i)(?:gdrdrv|gdrcopy)\D{0,24}?(?P<version>\d+\.\d+(?:\.\d+)?)\b",
     ),
     line(
         "gdr-sanity-totals",
@@ -51,8 +51,16 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "nvidia-driver-version",
         Role::Context,
-        &["Driver Version", "Kernel Module", "driver version", "Driver version", "driver_version"],
-        r"(?i)(?:driver[ _]version\W*|Kernel Module\s+(?:for \S+\s+)?)(?P<major>\d{3})\.\d+",
+        &[
+            "Driver Version",
+            "Kernel Module",
+            "driver version",
+            "Driver version",
+            "driver_version",
+            "NVIDIA driver",
+            "nvidia driver",
+        ],
+        r"(?i)(?:driver[ _]version\W*|nvidia driver\W+|Kernel Module\s+(?:for \S+\s+)?)(?P<major>\d{3})\.\d+",
     ),
 ];
 
@@ -124,7 +132,9 @@ fn node(case: &Case, mut claim: Claim) -> Option<Claim> {
         Some(loaded) => claim.evidence.push(loaded.place),
         None => {
             claim.confidence = Confidence::Possible;
-            claim.because = "GDRCopy cannot open its device: the module is not loaded, or its node is missing or wrong".to_owned();
+            claim.because =
+                "GDRCopy cannot open its device: the module is not loaded, or its node is missing or wrong"
+                    .to_owned();
             claim.rules_out.clear();
             claim.next = Some("`grep gdrdrv /proc/modules /proc/devices; ls -l /dev/gdrdrv` on that host, and in the container".to_owned());
         }
@@ -135,9 +145,10 @@ fn node(case: &Case, mut claim: Claim) -> Option<Claim> {
 
 /// The version in three numbers.
 fn version(text: &str) -> Option<(u32, u32, u32)> {
-    let mut parts = text.trim_start_matches('v').split('.').map(|part| {
-        part.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>().ok()
-    });
+    let mut parts = text
+        .trim_start_matches('v')
+        .split('.')
+        .map(|part| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>().ok());
     Some((parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 

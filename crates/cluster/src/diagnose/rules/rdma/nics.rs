@@ -43,7 +43,14 @@ pub(super) const SIGNALS: &[Signal] = &[
     text(
         "nic-two-planes",
         Role::Context,
-        &["dual-plane", "dual plane", "multi-plane", "2 planes", "two planes", "NVSHMEM_IBGDA_ENABLE_MULTI_PORT"],
+        &[
+            "dual-plane",
+            "dual plane",
+            "multi-plane",
+            "2 planes",
+            "two planes",
+            "NVSHMEM_IBGDA_ENABLE_MULTI_PORT",
+        ],
     ),
     text("nvshmem-put-bw", Role::Context, &["shmem_put_bw"]),
 ];
@@ -86,7 +93,8 @@ fn choices<'a>(case: &'a Case, mapping: &str) -> BTreeMap<String, BTreeMap<Strin
             (None, Some(rank)) => case.node_of(rank).map_or_else(|| "?".to_owned(), |node| node.to_string()),
             (None, None) => format!("file {}", event.place.file),
         };
-        let process = event.rank.map_or_else(|| format!("line {}", event.place.line), |rank| rank.to_string());
+        let process =
+            event.rank.map_or_else(|| format!("line {}", event.place.line), |rank| rank.to_string());
         nodes.entry(node).or_default().entry(process).or_insert((nic, event));
     }
     nodes
@@ -94,7 +102,8 @@ fn choices<'a>(case: &'a Case, mapping: &str) -> BTreeMap<String, BTreeMap<Strin
 
 /// Whether each rank was given a list of one NIC: all choose index 0, and of different NICs.
 fn list_per_rank(case: &Case) -> bool {
-    let lists: BTreeSet<&str> = case.events("nvshmem-hca-list").filter_map(|event| event.field("list")).collect();
+    let lists: BTreeSet<&str> =
+        case.events("nvshmem-hca-list").filter_map(|event| event.field("list")).collect();
     case.has("nvshmem-hca-per-rank")
         || lists.len() > 1 && lists.iter().all(|list| !list.contains(','))
         || case.events("nvshmem-hca-parsed").any(|event| event.number("of") == Some(1))
@@ -174,9 +183,12 @@ fn one_for_all(case: &Case, claim: Claim) -> Option<Claim> {
     )
     .about("NVSHMEM_ENABLE_NIC_PE_MAPPING")
     .not("a list of one NIC for each rank, as the guide sets it, also gives index 0 everywhere and is right: no such list is seen here");
-    made.evidence.extend(case.first("nvshmem-hca-list").filter(|event| event.place != first.place).map(|event| event.place));
-    made.next = (confidence == Confidence::Possible)
-        .then(|| "NVSHMEM_HCA_LIST of each rank: one element each is right, one common list is the fault".to_owned());
+    made.evidence.extend(
+        case.first("nvshmem-hca-list").filter(|event| event.place != first.place).map(|event| event.place),
+    );
+    made.next = (confidence == Confidence::Possible).then(|| {
+        "NVSHMEM_HCA_LIST of each rank: one element each is right, one common list is the fault".to_owned()
+    });
     Some(made)
 }
 
@@ -184,7 +196,8 @@ fn one_plane(case: &Case, claim: Claim) -> Option<Claim> {
     if let Some(claim) = judged(case, "multi-plane-unused") {
         return Some(claim);
     }
-    if case.version("line") == Some("v2") || !case.has("nic-two-planes") && !case.has("nic-second-plane-idle") {
+    if case.version("line") == Some("v2") || !case.has("nic-two-planes") && !case.has("nic-second-plane-idle")
+    {
         return None;
     }
     let (gbs, event) = figure(case).filter(|(gbs, _)| HALF_OF_800.contains(gbs))?;

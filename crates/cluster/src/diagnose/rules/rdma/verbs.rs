@@ -19,7 +19,11 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["does not support the kernel ABI of"],
         r"Driver (?P<driver>\w+) does not support the kernel ABI of (?P<abi>\d+) \(supports (?P<from>\d+) to (?P<to>\d+)\) for device (?P<device>\S+)",
     ),
-    text("verbs-no-devices", Role::Warning, &["No IB devices found", "NET/IB : No device found", "No RDMA devices found"]),
+    text(
+        "verbs-no-devices",
+        Role::Warning,
+        &["No IB devices found", "NET/IB : No device found", "No RDMA devices found"],
+    ),
     line(
         "ucx-device-not-available",
         Role::Warning,
@@ -130,7 +134,9 @@ fn tcp_only(case: &Case, claim: Claim) -> Option<Claim> {
     let device = case.first("ucx-device-not-available")?.field("device").unwrap_or_default();
     let mut claim = claim.next("the names of this node's RDMA devices: `ucx_info -d | grep Device` in the image, beside UCX_NET_DEVICES");
     claim.confidence = Confidence::Possible;
-    claim.because = format!("UCX has RDMA devices, and none is named {device}: the name is wrong here, or this one's library is missing");
+    claim.because = format!(
+        "UCX has RDMA devices, and none is named {device}: the name is wrong here, or this one's library is missing"
+    );
     claim.rules_out.clear();
     unless_fine(case, claim)
 }
