@@ -260,13 +260,15 @@ fn registration(case: &Case, mut claim: Claim) -> Option<Claim> {
 }
 
 fn wheel(case: &Case, mut claim: Claim) -> Option<Claim> {
-    match case.first("peermem-module-not-found") {
-        Some(module) => claim.evidence.push(module.place),
-        None => {
-            claim.confidence = Confidence::Possible;
-            claim.because = "registering the RDMA buffer of GPU memory fails: no nvidia_peermem and no dma-buf path in this build, or a limit".into();
-            claim.next = Some("`lsmod | grep nvidia_peermem` on that host, and whether the wheel was built with USE_DMABUF=1".to_owned());
-        }
+    if let Some(module) = case.first("peermem-module-not-found") {
+        claim.evidence.push(module.place);
+    } else {
+        claim.confidence = Confidence::Possible;
+        claim.because = "registering the RDMA buffer of GPU memory fails: no nvidia_peermem and no dma-buf path in this build, or a limit".into();
+        claim.next = Some(
+            "`lsmod | grep nvidia_peermem` on that host, and whether the wheel was built with USE_DMABUF=1"
+                .to_owned(),
+        );
     }
     unless_fine(case, claim)
 }

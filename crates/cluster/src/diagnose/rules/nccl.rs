@@ -139,7 +139,6 @@ pub(super) const RULES: &[Rule] = &[
             "`Could not find: libnccl-net.so` alone is harmless: NCCL then uses its own plugin",
         ],
         refine: Some(over_tcp),
-        ..RULE
     },
     Rule {
         cause: "nccl-ib-disabled",
@@ -162,7 +161,6 @@ pub(super) const RULES: &[Rule] = &[
             "the vendor's error code differs by maker of NIC: the status, 12, is what counts",
         ],
         refine: Some(ipv6),
-        ..RULE
     },
     Rule {
         cause: "roce-gid-index",
@@ -239,7 +237,7 @@ fn ipv6(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     let shown = case.first_of(&["gid-chosen-link-local", "gid-no-ipv4", "gid-link-local"]);
     let index_0 = case.events("gid-index").any(|event| event.number("index") == Some(0));
-    if shown.is_none() || !case.has_any(&["gid-no-ipv4", "bnxt-nic"]) && !(index_0 && case.has("uccl-used")) {
+    if shown.is_none() || !(case.has_any(&["gid-no-ipv4", "bnxt-nic"]) || index_0 && case.has("uccl-used")) {
         claim.confidence = Confidence::Possible;
         claim.next = Some(
             "the GIDs of the NICs and the index in use: `show_gids`, beside the library's line about its GID"

@@ -244,10 +244,10 @@ fn culprit(case: &Case, mut claim: Claim) -> Option<Claim> {
         subject = format!("{subject} (host {host})");
     }
     let number = first.number("rank").and_then(|rank| u32::try_from(rank).ok());
-    let own = case.events.iter().filter(|event| {
+    let mut own = case.events.iter().filter(|event| {
         event.rank == number && number.is_some() && event.role == Role::Failure && event.place != first.place
     });
-    if let Some(last) = own.filter(|event| !event.signal.starts_with("own-")).last() {
+    if let Some(last) = own.rfind(|event| !event.signal.starts_with("own-")) {
         claim.evidence.push(last.place);
         claim.because.push_str("; its own output has a failure of its own");
     }

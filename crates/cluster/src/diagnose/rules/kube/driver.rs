@@ -83,7 +83,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "rdma-plugin-device-without-issm",
         Role::Warning,
         &["missing RDMA device spec for device"],
-        r#"missing RDMA device spec for device (?P<device>[0-9a-fA-F:.]+)"#,
+        r"missing RDMA device spec for device (?P<device>[0-9a-fA-F:.]+)",
     ),
     line(
         "rdma-plugin-empty-pool",
@@ -241,17 +241,15 @@ fn in_use(case: &Case, mut claim: Claim) -> Option<Claim> {
         event.field("users").is_some_and(|users| users.split(',').any(|user| user == "gdrdrv"))
     });
     let proof: Option<&Event> = holds.or_else(|| case.first("gdrcopy-container"));
-    match proof {
-        Some(proof) => claim.evidence.push(proof.place),
-        None => {
-            claim.confidence = Confidence::Possible;
-            claim.because = "the driver's modules are in use: by a program on a GPU, or by gdrdrv".into();
-            claim.rules_out.clear();
-            claim.next = Some(
-                "who uses the module: `lsmod | grep ^nvidia` and `fuser -v /dev/nvidia*` on that node"
-                    .to_owned(),
-            );
-        }
+    if let Some(proof) = proof {
+        claim.evidence.push(proof.place);
+    } else {
+        claim.confidence = Confidence::Possible;
+        claim.because = "the driver's modules are in use: by a program on a GPU, or by gdrdrv".into();
+        claim.rules_out.clear();
+        claim.next = Some(
+            "who uses the module: `lsmod | grep ^nvidia` and `fuser -v /dev/nvidia*` on that node".to_owned(),
+        );
     }
     unless_fine(case, claim)
 }

@@ -128,8 +128,7 @@ fn inside_container(case: &Case, mut claim: Claim) -> Option<Claim> {
         Some(container) if !kubernetes => claim.evidence.push(container.place),
         _ => {
             claim.confidence = Confidence::Possible;
-            claim.because =
-                "ssh does not accept a host's key: mpirun cannot start its daemons there".into();
+            claim.because = "ssh does not accept a host's key: mpirun cannot start its daemons there".into();
             claim.rules_out.clear();
             claim.next = Some("how the job was started: mpirun inside of `srun --container-image` is this cause; else the known_hosts of the launcher's user".to_owned());
         }

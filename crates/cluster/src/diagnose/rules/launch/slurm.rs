@@ -150,8 +150,7 @@ fn isolated(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, Some(_)) if several => {}
         _ => {
             claim.confidence = Confidence::Possible;
-            claim.because =
-                "a task cannot reach the GPU that it asks for: it may see one GPU only".into();
+            claim.because = "a task cannot reach the GPU that it asks for: it may see one GPU only".into();
             claim.rules_out.clear();
             claim.next = Some("what each task sees: `srun bash -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES; nvidia-smi -L'` with the job's options".to_owned());
         }

@@ -124,9 +124,10 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
     let segfault = signal == Some("11") || event.text.contains("egmentation");
     let subject = victim(case, event);
     if let Some(subject) = &subject {
-        claim.because = match segfault {
-            true => format!("{subject} ended by a segmentation fault without a word of its own"),
-            false => format!("{subject} was ended by a signal (SIGKILL) without a word of its own"),
+        claim.because = if segfault {
+            format!("{subject} ended by a segmentation fault without a word of its own")
+        } else {
+            format!("{subject} was ended by a signal (SIGKILL) without a word of its own")
         };
     }
     claim.subject = subject;

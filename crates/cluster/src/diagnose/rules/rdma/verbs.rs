@@ -99,7 +99,6 @@ pub(super) const RULES: &[Rule] = &[
         because: "verbs calls are refused memory while at most {limit} (kbytes, or bytes where the line says so) may be locked",
         rules_out: &["`Cannot allocate memory` of a verbs call is about locked memory, not about RAM"],
         refine: Some(unless_fine),
-        ..RULE
     },
     Rule {
         cause: "memlock-limited",
