@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(event.time.is_none_or(f64::is_finite), "{event:?}");
     }
     for (signal, tally) in &case.tallies {
-        assert!(tally.events.len() <= 64 + 512, "{signal}");
+        assert!(tally.events.len() <= 64 + 2 * 512, "{signal}");
         assert!(tally.lines >= tally.events.len() as u64 && tally.lines > 0, "{signal}");
         assert!(tally.events.iter().all(|index| case.events[*index].signal == *signal), "{signal}");
     }

@@ -32,13 +32,14 @@ fn folders_in_order() {
     std::os::unix::fs::symlink(at("gone"), at("logs/dangling")).unwrap();
     let status = std::process::Command::new("mkfifo").arg(at("logs/pipe")).status().unwrap();
     assert!(status.success());
-    let case = paths(&[&at("logs"), &at("missing.log")]).unwrap();
+    std::os::unix::fs::symlink(at("logs/rank-2.log"), at("logs/rank-2-link.log")).unwrap();
+    let case = paths(&[&at("logs"), &at("missing.log"), &at("logs/rank-2.log")]).unwrap();
     let names: Vec<String> = case
         .events(IMA)
         .map(|event| case.file(event.place.file).rsplit('/').next().unwrap().to_owned())
         .collect();
-    assert_eq!(names, ["rank-1.log", "rank-2.log"]);
-    for part in ["loop", "dangling", "pipe", "core", "missing.log"] {
+    assert_eq!(names, ["rank-1.log", "rank-2-link.log"]);
+    for part in ["rank-2.log: the same file", "loop", "dangling", "pipe", "core", "missing.log"] {
         assert!(case.notes.iter().any(|note| note.contains(part)), "{part}: {:?}", case.notes);
     }
     assert_eq!(case.count(IMA), 2);

@@ -1,5 +1,6 @@
 //! What is kept of one file, and how the parts of all files become a case.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use super::case::{Case, Tally};
 use super::context::Context;
 use super::event::{Event, Place};
 use super::prefix::Writer;
-use super::scan::scanner;
+use super::scan::{TEXT, scanner, shorten};
 use super::time;
 
 /// Events of a signal that are kept in order of reading.
@@ -46,7 +47,23 @@ pub(super) struct Count {
     nodes: BTreeSet<Arc<str>>,
     first: Vec<Draft>,
     by_writer: BTreeMap<Writer, Draft>,
+    /// The last of each writer, as text until the file ends.
+    last: BTreeMap<Writer, Last>,
+    ends: BTreeMap<Writer, Draft>,
 }
+
+/// A line that may be the last of its kind.
+#[derive(Debug)]
+pub(super) struct Last {
+    text: String,
+    place: Place,
+    node: Option<Arc<str>>,
+    time: Option<f64>,
+    clock: u8,
+}
+
+/// Most bytes of a last line that are kept for its pattern.
+const LAST: usize = 4096;
 
 impl Count {
     /// Counts a line; whether its event is wanted.
@@ -66,6 +83,49 @@ impl Count {
                 None => self.by_writer.len() < RANKS,
                 Some(known) => time.is_some_and(|time| known.event.time.is_some_and(|known| time < known)),
             }
+    }
+
+    /// Notes the line as the last so far. What is kept of it becomes an event when the file ends.
+    pub(super) fn last(&mut self, writer: Writer, text: &str, like: &Event) {
+        let room = self.last.len() < RANKS;
+        let last = match self.last.entry(writer) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(open) if room => {
+                open.insert(Last { text: String::new(), place: like.place, node: None, time: None, clock: 0 })
+            }
+            Entry::Vacant(_) => return,
+        };
+        last.text.clear();
+        let mut end = text.len().min(LAST);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        last.text.push_str(&text[..end]);
+        last.place = like.place;
+        last.node.clone_from(&like.node);
+        last.time = like.time;
+        last.clock = like.clock;
+    }
+
+    /// The file is at its end: its last lines become events.
+    fn close(&mut self, number: u16) {
+        let signal = scanner().signal(number);
+        for (writer, last) in std::mem::take(&mut self.last) {
+            let mut fields = Vec::new();
+            scanner().confirm(number, &last.text, Some(&mut fields));
+            let event = Event {
+                signal: signal.id,
+                role: signal.role,
+                place: last.place,
+                rank: None,
+                node: last.node,
+                time: last.time,
+                clock: last.clock,
+                fields,
+                text: shorten(last.text.trim(), TEXT),
+            };
+            self.ends.insert(writer, Draft { event, writer });
+        }
     }
 
     /// Keeps the event.
@@ -93,6 +153,11 @@ impl Count {
         self.first.extend(other.first.into_iter().take(room));
         for (writer, draft) in other.by_writer {
             self.earliest(writer, &draft);
+        }
+        for (writer, draft) in other.ends {
+            if self.ends.len() < RANKS || self.ends.contains_key(&writer) {
+                self.ends.insert(writer, draft);
+            }
         }
     }
 
@@ -151,37 +216,52 @@ pub(super) struct Assembly {
     /// Context of all files.
     pub(super) context: Context,
     year: Option<i64>,
+    /// Files with ranks within nodes, until something says how many a node has.
+    waiting: Vec<(Part, bool)>,
 }
 
 impl Assembly {
-    /// Takes in the next file.
+    /// Takes in the next file. `only`: there is no other.
     pub(super) fn add(&mut self, mut part: Part, only: bool) {
+        for (number, count) in &mut part.counts {
+            count.close(*number);
+        }
+        self.case.nodes_seen.append(&mut part.nodes);
+        self.case.files.push(std::mem::take(&mut part.name));
+        self.case.notes.append(&mut part.notes);
+        self.year = self.year.or(part.year);
+        self.context.add(std::mem::take(&mut part.context));
+        // A later file may say how many ranks a node has.
+        let waits = part.writers.iter().any(|writer| matches!(writer, Writer::Local(_) | Writer::On(..)));
+        if waits && self.context.per_node().is_none() {
+            self.waiting.push((part, only));
+        } else {
+            self.settle(part, only);
+        }
+    }
+
+    /// Resolves the writers of a file, and takes in its counts.
+    fn settle(&mut self, mut part: Part, only: bool) {
         // A rank within its node is a rank of the run where the node is known, or where there is nothing else.
-        let ranks = part.writers.iter().any(|writer| matches!(writer, Writer::Rank(_)));
-        let per = part.context.per_node().or(self.context.per_node());
+        let per = self.context.per_node();
         let base = match (part.node_rank, per) {
             (Some(0), _) => Some(0),
             (Some(node), Some(per)) => node.checked_mul(per),
             _ if only => Some(0),
             _ => None,
         };
+        let tasks_are_nodes = part.tasks_are_nodes;
         let resolve = |writer: Writer| -> Option<u32> {
             match writer {
                 Writer::Rank(rank) => Some(rank),
-                Writer::File(_) => None,
+                Writer::Task(task) => (!tasks_are_nodes).then_some(task),
+                Writer::Local(local) => base?.checked_add(local),
                 Writer::On(0, local) => Some(local),
                 Writer::On(node, local) => node.checked_mul(per?)?.checked_add(local),
-                Writer::Task(task) => (!part.tasks_are_nodes).then_some(task),
-                Writer::Local(local) => base
-                    .filter(|_| !ranks || base != Some(0) || only)
-                    .and_then(|base| base.checked_add(local)),
+                Writer::File(_) => None,
             }
         };
-        for writer in &part.writers {
-            if let Some(rank) = resolve(*writer) {
-                self.case.ranks_seen.insert(rank);
-            }
-        }
+        self.case.ranks_seen.extend(part.writers.iter().filter_map(|writer| resolve(*writer)));
         for (number, mut count) in std::mem::take(&mut part.counts) {
             count.writers =
                 count.writers.iter().filter_map(|writer| resolve(*writer)).map(Writer::Rank).collect();
@@ -190,18 +270,19 @@ impl Assembly {
                 draft.writer = draft.event.rank.map_or(Writer::File(draft.event.place.file), Writer::Rank);
             };
             count.first.iter_mut().for_each(settle);
-            let by_writer = std::mem::take(&mut count.by_writer);
-            for (_, mut draft) in by_writer {
+            for (_, mut draft) in std::mem::take(&mut count.by_writer) {
                 settle(&mut draft);
                 count.earliest(draft.writer, &draft);
             }
+            for (_, mut draft) in std::mem::take(&mut count.ends) {
+                settle(&mut draft);
+                match count.ends.get(&draft.writer) {
+                    Some(known) if known.event.place > draft.event.place => {}
+                    _ => drop(count.ends.insert(draft.writer, draft)),
+                }
+            }
             self.counts.entry(number).or_default().add(count);
         }
-        self.case.nodes_seen.append(&mut part.nodes);
-        self.case.files.push(part.name);
-        self.case.notes.append(&mut part.notes);
-        self.year = self.year.or(part.year);
-        self.context.add(part.context);
     }
 
     /// A note about the reading as a whole.
@@ -211,6 +292,9 @@ impl Assembly {
 
     /// The case, without what was given beside the logs.
     pub(super) fn finish(mut self) -> (Case, Context) {
+        for (part, only) in std::mem::take(&mut self.waiting) {
+            self.settle(part, only);
+        }
         let year = self.year.unwrap_or(1970);
         let mut events: Vec<(u16, Event)> = Vec::new();
         for (number, count) in self.counts {
@@ -226,10 +310,13 @@ impl Assembly {
                 events: Vec::new(),
             };
             self.case.tallies.insert(signal.id, tally);
-            let known: BTreeSet<Place> = count.first.iter().map(|draft| draft.event.place).collect();
-            let rest = count.by_writer.into_values().filter(|draft| !known.contains(&draft.event.place));
-            let kept: Vec<Draft> = rest.collect();
-            events.extend(count.first.into_iter().chain(kept).map(|draft| (number, draft.event)));
+            let mut known: BTreeSet<Place> = count.first.iter().map(|draft| draft.event.place).collect();
+            events.extend(count.first.into_iter().map(|draft| (number, draft.event)));
+            for draft in count.by_writer.into_values().chain(count.ends.into_values()) {
+                if known.insert(draft.event.place) {
+                    events.push((number, draft.event));
+                }
+            }
         }
         for (_, event) in &mut events {
             if event.clock == YEARLESS {

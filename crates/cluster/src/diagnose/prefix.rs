@@ -240,6 +240,13 @@ fn digits<'a>(text: &'a [u8], habits: Habits, found: &mut Prefix<'a>) -> Option<
 
 /// `Nov 29 12:00:00 node-a kernel: `.
 fn stamped<'a>(text: &'a [u8], found: &mut Prefix<'a>) -> Option<usize> {
+    // `time="2026-11-29T12:00:00Z" level=info msg="` of Go programs, and `ts=`.
+    for start in [&b"time=\""[..], b"time=", b"ts="] {
+        if let Some((stamp, _)) = text.strip_prefix(start).and_then(time::parse) {
+            set_time(found, stamp);
+            return None;
+        }
+    }
     let (stamp, taken) = time::parse(text).or_else(|| {
         // `INFO 11-29 12:00:00 ` of vLLM keeps its level: only the time is taken.
         let space = memchr(b' ', &text[..text.len().min(9)])?;

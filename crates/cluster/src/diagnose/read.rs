@@ -1,5 +1,6 @@
 //! Reads logs into a [`Case`].
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -78,11 +79,14 @@ enum Opened {
 pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
     let mut notes = Vec::new();
     let mut work = Vec::new();
+    let mut seen = BTreeSet::new();
     for input in inputs {
         match input {
             Input::Text { name, bytes } => work.push(Opened::Text(name, bytes)),
             Input::Path(path) if path.as_os_str() == "-" => work.push(Opened::Stdin),
-            Input::Path(path) => find(&path, &mut work, &mut notes)?,
+            Input::Path(path) => {
+                find(&path, &mut Found { work: &mut work, notes: &mut notes, seen: &mut seen })?
+            }
         }
     }
     if work.is_empty() {
@@ -253,24 +257,43 @@ fn binary(head: &[u8]) -> bool {
     head.starts_with(b"\x7fELF") || (head.len() >= 512 && odd * 10 > head.len() * 3)
 }
 
+/// Files that were found.
+struct Found<'a> {
+    work: &'a mut Vec<Opened>,
+    notes: &'a mut Vec<String>,
+    /// Device and inode of each: container runtimes link to a log from several folders.
+    seen: &'a mut BTreeSet<(u64, u64)>,
+}
+
+impl Found<'_> {
+    fn file(&mut self, path: PathBuf, name: String, meta: &fs::Metadata) {
+        use std::os::unix::fs::MetadataExt;
+        if self.seen.insert((meta.dev(), meta.ino())) {
+            self.work.push(Opened::Path(path, name));
+        } else {
+            self.notes.push(format!("{name}: the same file as one before, read once"));
+        }
+    }
+}
+
 /// Files at or under a path, in order of their names.
-fn find(path: &Path, work: &mut Vec<Opened>, notes: &mut Vec<String>) -> Result<(), ReadError> {
+fn find(path: &Path, found: &mut Found<'_>) -> Result<(), ReadError> {
     let name = path.display().to_string();
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) => {
-            notes.push(format!("{name}: {error}"));
+            found.notes.push(format!("{name}: {error}"));
             return Ok(());
         }
     };
     if meta.is_dir() {
-        folder(path, 0, work, notes);
+        folder(path, 0, found);
         return Ok(());
     }
     if let Some(kind) = special(&meta) {
         return Err(ReadError::NotAFile(name, kind));
     }
-    work.push(Opened::Path(path.to_owned(), name));
+    found.file(path.to_owned(), name, &meta);
     Ok(())
 }
 
@@ -289,11 +312,11 @@ fn special(meta: &fs::Metadata) -> Option<&'static str> {
     }
 }
 
-fn folder(path: &Path, depth: usize, work: &mut Vec<Opened>, notes: &mut Vec<String>) {
+fn folder(path: &Path, depth: usize, found: &mut Found<'_>) {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => {
-            notes.push(format!("{}: {error}", path.display()));
+            found.notes.push(format!("{}: {error}", path.display()));
             return;
         }
     };
@@ -303,27 +326,27 @@ fn folder(path: &Path, depth: usize, work: &mut Vec<Opened>, notes: &mut Vec<Str
         let Ok(link) = fs::symlink_metadata(&path) else { continue };
         if link.is_dir() {
             if depth + 1 < DEPTH {
-                folder(&path, depth + 1, work, notes);
+                folder(&path, depth + 1, found);
             } else {
-                notes.push(format!("{}: too deep a folder, not looked into", path.display()));
+                found.notes.push(format!("{}: too deep a folder, not looked into", path.display()));
             }
             continue;
         }
         // A link to a folder may lead back here; one to a file is a file.
         let Ok(meta) = fs::metadata(&path) else {
-            notes.push(format!("{}: a link to nothing", path.display()));
+            found.notes.push(format!("{}: a link to nothing", path.display()));
             continue;
         };
         if meta.is_dir() {
-            notes.push(format!("{}: a link to a folder, not followed", path.display()));
+            found.notes.push(format!("{}: a link to a folder, not followed", path.display()));
         } else if let Some(kind) = special(&meta) {
-            notes.push(format!("{}: {kind}, not read", path.display()));
-        } else if work.len() >= FILES {
-            notes.push(format!("{}: more than {FILES} files, not read", path.display()));
+            found.notes.push(format!("{}: {kind}, not read", path.display()));
+        } else if found.work.len() >= FILES {
+            found.notes.push(format!("{}: more than {FILES} files, not read", path.display()));
             return;
         } else {
             let name = path.display().to_string();
-            work.push(Opened::Path(path, name));
+            found.file(path, name, &meta);
         }
     }
 }

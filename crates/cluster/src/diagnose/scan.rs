@@ -160,6 +160,8 @@ impl Scanner {
     }
 }
 
+/// Most bytes of a line that an event keeps.
+pub(super) const TEXT: usize = 600;
 /// Most bytes of a field that are kept.
 const FIELD: usize = 1024;
 

@@ -15,9 +15,6 @@ use super::scan::{self, Hits, Scanner, scanner};
 use super::structured::{self, Describe, State, Tables};
 use super::time::{Clock, Stamp};
 
-/// Most bytes of a line that an event keeps.
-const TEXT: usize = 600;
-
 /// Lines that are cut by one another are taken apart so often.
 const DEPTH: u8 = 24;
 
@@ -320,25 +317,24 @@ impl Source {
             }
             let signal = self.scanner.signal(hit);
             let count = self.part.counts.entry(hit).or_default();
+            let mut event = Event {
+                signal: signal.id,
+                role: signal.role,
+                place,
+                rank: None,
+                node: node.cloned(),
+                time: seconds,
+                clock,
+                fields: Vec::new(),
+                text: String::new(),
+            };
             if !count.line(writer, node, seconds) {
+                count.last(writer, &line, &event);
                 continue;
             }
-            let mut fields = Vec::new();
-            self.scanner.confirm(hit, &line, Some(&mut fields));
-            count.keep(Draft {
-                event: Event {
-                    signal: signal.id,
-                    role: signal.role,
-                    place,
-                    rank: None,
-                    node: node.cloned(),
-                    time: seconds,
-                    clock,
-                    fields,
-                    text: scan::shorten(line.trim(), TEXT),
-                },
-                writer,
-            });
+            self.scanner.confirm(hit, &line, Some(&mut event.fields));
+            event.text = scan::shorten(line.trim(), scan::TEXT);
+            count.keep(Draft { event, writer });
         }
     }
 
