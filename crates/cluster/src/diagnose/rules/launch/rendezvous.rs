@@ -76,6 +76,9 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
+/// Seconds by which the time that a line without one is given may be off.
+const CARRIED: f64 = 60.0;
+
 fn race(case: &Case, mut claim: Claim) -> Option<Claim> {
     let timeout = case.first("rendezvous-timeout");
     let connection = case.first("rendezvous-connection");
@@ -96,12 +99,17 @@ fn race(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     let elsewhere =
         |a: &Event, b: &Event| a.place.file != b.place.file || a.rank != b.rank || a.node != b.node;
+    // A traceback has no time of its own, only that of a line before: a difference that small says nothing.
+    let long_after = |late: &Event, early: &Event| match (late.time, early.time) {
+        (Some(late_at), Some(early_at)) => late.clock == early.clock && late_at - early_at > CARRIED,
+        _ => false,
+    };
     let sure = match (timeout, connection, name) {
         // Peers ended with an error of their own, rank 0 with the timeout.
         (Some(timeout), Some(connection), _) if elsewhere(timeout, connection) => {
-            timeout.before(connection) != Some(true)
+            name.is_some() || !long_after(connection, timeout)
         }
-        (Some(timeout), None, Some(name)) if elsewhere(timeout, name) => timeout.before(name) != Some(true),
+        (Some(timeout), None, Some(name)) if elsewhere(timeout, name) => !long_after(name, timeout),
         (_, Some(_), Some(_)) => true,
         _ => false,
     };
