@@ -219,7 +219,7 @@ fn no_data(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, Some(_)) => {}
         (None, None) => {
             claim.confidence = Confidence::Possible;
-            claim.because = "libfabric finds no EFA device: none in the machine, its module not loaded, or its files not in the container".to_owned();
+            claim.because = "libfabric finds no EFA device: none in the machine, its module not loaded, or its files not in the container".into();
             claim.next = Some("`ls /sys/class/infiniband /dev/infiniband` inside the container: names in the first and nothing in the second is this cause".to_owned());
         }
     }
@@ -260,13 +260,15 @@ fn registration(case: &Case, mut claim: Claim) -> Option<Claim> {
 }
 
 fn wheel(case: &Case, mut claim: Claim) -> Option<Claim> {
-    match case.first("peermem-module-not-found") {
-        Some(module) => claim.evidence.push(module.place),
-        None => {
-            claim.confidence = Confidence::Possible;
-            claim.because = "registering the RDMA buffer of GPU memory fails: no nvidia_peermem and no dma-buf path in this build, or a limit".to_owned();
-            claim.next = Some("`lsmod | grep nvidia_peermem` on that host, and whether the wheel was built with USE_DMABUF=1".to_owned());
-        }
+    if let Some(module) = case.first("peermem-module-not-found") {
+        claim.evidence.push(module.place);
+    } else {
+        claim.confidence = Confidence::Possible;
+        claim.because = "registering the RDMA buffer of GPU memory fails: no nvidia_peermem and no dma-buf path in this build, or a limit".into();
+        claim.next = Some(
+            "`lsmod | grep nvidia_peermem` on that host, and whether the wheel was built with USE_DMABUF=1"
+                .to_owned(),
+        );
     }
     unless_fine(case, claim)
 }
@@ -297,7 +299,7 @@ fn status_28(case: &Case, mut claim: Claim) -> Option<Claim> {
     if let Some(absent) = absent.filter(|_| asked) {
         claim.confidence = Confidence::Likely;
         claim.because =
-            "the variables ask NVSHMEM for libfabric over EFA, and this node has no such device".to_owned();
+            "the variables ask NVSHMEM for libfabric over EFA, and this node has no such device".into();
         claim.evidence.push(absent.place);
         return unless_fine(case, claim.about("NVSHMEM_REMOTE_TRANSPORT"));
     }

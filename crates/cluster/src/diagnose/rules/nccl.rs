@@ -74,6 +74,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"RoCE|ROCE|(?i)link[_ ]layer:?\s+Ethernet",
     ),
     text("bnxt-nic", Role::Context, &["bnxt_re"]),
+    text("uccl-used", Role::Context, &["UCCL", "uccl"]),
     line(
         "shm-no-space",
         Role::Failure,
@@ -138,7 +139,6 @@ pub(super) const RULES: &[Rule] = &[
             "`Could not find: libnccl-net.so` alone is harmless: NCCL then uses its own plugin",
         ],
         refine: Some(over_tcp),
-        ..RULE
     },
     Rule {
         cause: "nccl-ib-disabled",
@@ -161,7 +161,6 @@ pub(super) const RULES: &[Rule] = &[
             "the vendor's error code differs by maker of NIC: the status, 12, is what counts",
         ],
         refine: Some(ipv6),
-        ..RULE
     },
     Rule {
         cause: "roce-gid-index",
@@ -238,7 +237,7 @@ fn ipv6(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     let shown = case.first_of(&["gid-chosen-link-local", "gid-no-ipv4", "gid-link-local"]);
     let index_0 = case.events("gid-index").any(|event| event.number("index") == Some(0));
-    if shown.is_none() || !case.has_any(&["gid-no-ipv4", "bnxt-nic"]) && !index_0 {
+    if shown.is_none() || !(case.has_any(&["gid-no-ipv4", "bnxt-nic"]) || index_0 && case.has("uccl-used")) {
         claim.confidence = Confidence::Possible;
         claim.next = Some(
             "the GIDs of the NICs and the index in use: `show_gids`, beside the library's line about its GID"
@@ -261,7 +260,7 @@ fn gid(case: &Case, mut claim: Claim) -> Option<Claim> {
     let several = case.count("rdma-retry-exceeded") >= 2;
     if steps_before(case, event) {
         claim.confidence = Confidence::Possible;
-        claim.because = "packets get no answer (retries exceeded) after steps that worked: a link went down, a peer ended, or the network dropped them".to_owned();
+        claim.because = "packets get no answer (retries exceeded) after steps that worked: a link went down, a peer ended, or the network dropped them".into();
         claim.rules_out.clear();
         claim.next = Some("the other ranks' logs before that time, and the state of the NICs' links (`dmesg -T | grep -i 'link down'`)".to_owned());
     } else if roce.is_none() || evidence.is_none() && !several {

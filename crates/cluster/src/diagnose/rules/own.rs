@@ -46,13 +46,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         "own-group-late",
         Role::Failure,
         &[" did not arrive within "],
-        r"(?P<phase>\S.*?): (?P<ranks>(?:ranks? \[?\d|some ranks).*?) did not arrive within (?P<waited>[\d.]+) s",
+        r#"(?:^|: )(?P<phase>[a-z][\w ]*(?:"[^"]*")?): (?P<ranks>(?:ranks? \[?\d|some ranks).*?) did not arrive within (?P<waited>[\d.]+) s"#,
     ),
     line(
         "own-root-silent",
         Role::Failure,
         &[" has not answered for "],
-        r"(?P<phase>\S.*?): rank (?P<rank>\d+)(?: \((?:host (?P<host>[^,)]+))?(?:, )?(?:pid (?P<pid>\d+))?\))? has not answered for (?P<waited>[\d.]+) s",
+        r#"(?:^|: )(?P<phase>[a-z][\w ]*(?:"[^"]*")?): rank (?P<rank>\d+)(?: \((?:host (?P<host>[^,)]+))?(?:, )?(?:pid (?P<pid>\d+))?\))? has not answered for (?P<waited>[\d.]+) s"#,
     ),
     line(
         "own-group-left",
@@ -113,7 +113,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "own-library-missing",
         Role::Failure,
         &[" not found; looked at ", "none of those found serves; looked at "],
-        r"(?P<library>[\w ]+\([^)]*\.(?:so|dll)[^)]*\)|lib[\w.-]+)(?:: none of those found serves| not found); looked at (?P<places>[^;]+)",
+        r"(?P<library>\w[\w ]*\([^)]*\.(?:so|dll)[^)]*\)|lib[\w.-]+)(?:: none of those found serves| not found); looked at (?P<places>[^;]+)",
     ),
     line(
         "own-library-unfit",
@@ -244,10 +244,10 @@ fn culprit(case: &Case, mut claim: Claim) -> Option<Claim> {
         subject = format!("{subject} (host {host})");
     }
     let number = first.number("rank").and_then(|rank| u32::try_from(rank).ok());
-    let own = case.events.iter().filter(|event| {
+    let mut own = case.events.iter().filter(|event| {
         event.rank == number && number.is_some() && event.role == Role::Failure && event.place != first.place
     });
-    if let Some(last) = own.filter(|event| !event.signal.starts_with("own-")).last() {
+    if let Some(last) = own.rfind(|event| !event.signal.starts_with("own-")) {
         claim.evidence.push(last.place);
         claim.because.push_str("; its own output has a failure of its own");
     }

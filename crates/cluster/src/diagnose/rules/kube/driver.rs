@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, about, ended_well, line, text, unless_fine, writer};
+use crate::diagnose::rules::process::story::{
+    RULE, about, ended_well, line, text, unless_fine, whole_run, writer,
+};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
@@ -81,7 +83,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "rdma-plugin-device-without-issm",
         Role::Warning,
         &["missing RDMA device spec for device"],
-        r#"missing RDMA device spec for device (?P<device>[0-9a-fA-F:.]+)"#,
+        r"missing RDMA device spec for device (?P<device>[0-9a-fA-F:.]+)",
     ),
     line(
         "rdma-plugin-empty-pool",
@@ -208,7 +210,7 @@ fn drain(case: &Case, claim: Claim) -> Option<Claim> {
 
 fn old_pod(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("driver-pod-1-of-1")?;
-    if case.events.iter().any(|good| good.role == Role::Success && good.signal.ends_with("-done")) {
+    if case.events.iter().any(whole_run) {
         return None;
     }
     let others = case.first("driver-pod-3-of-3");
@@ -239,17 +241,15 @@ fn in_use(case: &Case, mut claim: Claim) -> Option<Claim> {
         event.field("users").is_some_and(|users| users.split(',').any(|user| user == "gdrdrv"))
     });
     let proof: Option<&Event> = holds.or_else(|| case.first("gdrcopy-container"));
-    match proof {
-        Some(proof) => claim.evidence.push(proof.place),
-        None => {
-            claim.confidence = Confidence::Possible;
-            claim.because = "the driver's modules are in use: by a program on a GPU, or by gdrdrv".to_owned();
-            claim.rules_out.clear();
-            claim.next = Some(
-                "who uses the module: `lsmod | grep ^nvidia` and `fuser -v /dev/nvidia*` on that node"
-                    .to_owned(),
-            );
-        }
+    if let Some(proof) = proof {
+        claim.evidence.push(proof.place);
+    } else {
+        claim.confidence = Confidence::Possible;
+        claim.because = "the driver's modules are in use: by a program on a GPU, or by gdrdrv".into();
+        claim.rules_out.clear();
+        claim.next = Some(
+            "who uses the module: `lsmod | grep ^nvidia` and `fuser -v /dev/nvidia*` on that node".to_owned(),
+        );
     }
     unless_fine(case, claim)
 }
@@ -260,7 +260,7 @@ fn symbols(case: &Case, mut claim: Claim) -> Option<Claim> {
     let other_version = case.events("peermem-symbol-unknown").any(|event| event.field("err") == Some("-22"));
     if differ.is_none() && !other_version {
         claim.confidence = Confidence::Possible;
-        claim.because = "nvidia_peermem wants a symbol that the loaded ib_core does not have: it has no interface for peer memory, or is another one than at build time".to_owned();
+        claim.because = "nvidia_peermem wants a symbol that the loaded ib_core does not have: it has no interface for peer memory, or is another one than at build time".into();
         claim.rules_out.clear();
         claim.next = Some("`grep ib_register_peer_memory_client /proc/kallsyms` on that node".to_owned());
     }
@@ -286,7 +286,7 @@ fn sidecar(case: &Case, mut claim: Claim) -> Option<Claim> {
         _ => {
             claim.confidence = Confidence::Possible;
             claim.because =
-                "the peermem container fails: its module is loaded already, or cannot be inserted".to_owned();
+                "the peermem container fails: its module is loaded already, or cannot be inserted".into();
             claim.rules_out.clear();
             claim.next =
                 Some("`lsmod | grep nvidia_peermem; dmesg -T | grep nvidia_peermem` on that node".to_owned());
@@ -313,7 +313,7 @@ fn selector(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, true) => return None,
         (None, false) => {
             claim.confidence = Confidence::Possible;
-            claim.because = "the RDMA plugin skips devices: harmless for NICs in Ethernet mode if it offers others, a wrong selector if it offers none".to_owned();
+            claim.because = "the RDMA plugin skips devices: harmless for NICs in Ethernet mode if it offers others, a wrong selector if it offers none".into();
             claim.rules_out.clear();
             claim.next = Some("what the node offers: `kubectl get node <node> -o jsonpath='{.status.allocatable}'`: 0 of the RDMA resource is the fault".to_owned());
         }

@@ -7,13 +7,13 @@ use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::rules::process::story::{RULE, about, line, text, unless_fine};
 use crate::diagnose::{Case, Event};
 
-/// Kinds of lines.
+/// Kinds of lines. Pods that wait and then run are healthy, so waiting is a warning, and the rules look whether the pod came up.
 pub(super) const SIGNALS: &[Signal] = &[
     line(
         "kube-not-schedulable",
-        Role::Failure,
+        Role::Warning,
         &["nodes are available", "reason=Unschedulable", "reason=FailedScheduling"],
-        r"(?:(?P<fit>\d+)/(?P<nodes>\d+) nodes are available|reason=Unschedulable|reason=FailedScheduling)(?:.*?Insufficient (?P<what>[\w./-]+))?",
+        r"(?:(?P<fit>\d+)/(?P<nodes>\d+) nodes are available|reason=Unschedulable|reason=FailedScheduling)(?:.*?Insufficient (?P<what>[\w/-]+(?:\.[\w/-]+)*))?",
     ),
     line(
         "kube-pod-pending",
@@ -23,7 +23,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     line(
         "kube-image-not-pulled",
-        Role::Failure,
+        Role::Warning,
         &[
             "ImagePullBackOff",
             "ErrImagePull",
@@ -43,7 +43,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     line(
         "kube-host-path-refused",
-        Role::Failure,
+        Role::Warning,
         &["hostPath type check failed", "hostPath", "/etc/crusoe"],
         r#"hostPath type check failed: (?P<path>\S+) is not a (?:directory|file)|(?:mkdir|stat|mount\w*|hostPath)\S* .*?(?P<dir>/etc/crusoe\S*?)[:"]? .*(?:[Nn]o such file|does not exist|not a directory)"#,
     ),
@@ -184,7 +184,7 @@ fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
         {
             claim.confidence = Confidence::Possible;
             claim.because =
-                "a pod finds no node: selectors, taints or volumes keep it from those there are".to_owned();
+                "a pod finds no node: selectors, taints or volumes keep it from those there are".into();
             claim.rules_out.clear();
             claim.next = Some("labels and taints of the GPU nodes beside the pod's nodeSelector and tolerations: `kubectl get nodes --show-labels; kubectl describe pod <pod>`".to_owned());
         }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, ended_well, line, text, unless_fine};
+use crate::diagnose::rules::process::story::{RULE, ended_well, line, text, unless_fine, whole_run};
 use crate::diagnose::{Case, Event};
 
-/// Kinds of lines.
+/// Kinds of lines. Launchers of `MPIJob`s fail and are started again until the workers are there: their lines are warnings.
 pub(super) const SIGNALS: &[Signal] = &[
     text("ssh-host-key-refused", Role::Failure, &["Host key verification failed"]),
     line(
@@ -28,12 +28,12 @@ pub(super) const SIGNALS: &[Signal] = &[
     line("mpirun-command", Role::Context, &["mpirun -", "mpiexec -", "mpirun --"], r"\bmpi(?:run|exec) -"),
     line(
         "ssh-name-unresolved",
-        Role::Failure,
+        Role::Warning,
         &["Could not resolve hostname"],
         r"Could not resolve hostname (?P<host>[^:\s]+)",
     ),
-    text("orte-daemons-failed", Role::Follower, &["unable to reliably start one or more daemons"]),
-    text("orte-no-route", Role::Follower, &["does not know how to route a message to the specified daemon"]),
+    text("orte-daemons-failed", Role::Warning, &["unable to reliably start one or more daemons"]),
+    text("orte-no-route", Role::Warning, &["does not know how to route a message to the specified daemon"]),
     line(
         "ssh-host-reached",
         Role::Progress,
@@ -128,8 +128,7 @@ fn inside_container(case: &Case, mut claim: Claim) -> Option<Claim> {
         Some(container) if !kubernetes => claim.evidence.push(container.place),
         _ => {
             claim.confidence = Confidence::Possible;
-            claim.because =
-                "ssh does not accept a host's key: mpirun cannot start its daemons there".to_owned();
+            claim.because = "ssh does not accept a host's key: mpirun cannot start its daemons there".into();
             claim.rules_out.clear();
             claim.next = Some("how the job was started: mpirun inside of `srun --container-image` is this cause; else the known_hosts of the launcher's user".to_owned());
         }
@@ -178,9 +177,7 @@ fn too_early(case: &Case, mut claim: Claim) -> Option<Claim> {
     let first = *events.first()?;
     let reached = reached_later(case);
     let well = events.last().is_some_and(|event| ended_well(case, event));
-    let done = case.events.iter().find(|good| {
-        good.role == Role::Success && good.signal.ends_with("-done") && first.before(good) != Some(false)
-    });
+    let done = case.events.iter().find(|good| whole_run(good) && first.before(good) != Some(false));
     let proof = reached.or(if well { done } else { None })?;
     claim.evidence.push(proof.place);
     // It worked in the end: worth knowing, no failure of the run.

@@ -8,6 +8,13 @@ use crate::diagnose::{Case, Event};
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
     text("rendezvous-timeout", Role::Failure, &["RendezvousTimeoutError"]),
+    // The store of a static rendezvous (--master_addr) says how many came.
+    line(
+        "rendezvous-clients-missing",
+        Role::Failure,
+        &[" clients joined"],
+        r"waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients joined",
+    ),
     text(
         "rendezvous-connection",
         Role::Failure,
@@ -60,7 +67,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         cause: "rendezvous-peer-missing",
-        any: &["torchrun-about-to-start", "rendezvous-timeout"],
+        any: &["torchrun-about-to-start", "rendezvous-timeout", "rendezvous-clients-missing"],
         confidence: Confidence::Likely,
         because: "a node waits at torchrun's rendezvous for another that is not there",
         rules_out: &["the waiting node itself came as far as it could: its log has no failure before"],
@@ -68,6 +75,9 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
 ];
+
+/// Seconds by which the time that a line without one is given may be off.
+const CARRIED: f64 = 60.0;
 
 fn race(case: &Case, mut claim: Claim) -> Option<Claim> {
     let timeout = case.first("rendezvous-timeout");
@@ -77,23 +87,35 @@ fn race(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let first = name.or(connection).or(timeout)?;
+    // Names that do not resolve at the first attempt are common, and harmless alone.
+    if timeout.is_none()
+        && connection.is_none()
+        && !case.events.iter().any(|event| matches!(event.role, Role::Failure | Role::Follower))
+    {
+        return None;
+    }
     if ended_well(case, first) {
         return None;
     }
     let elsewhere =
         |a: &Event, b: &Event| a.place.file != b.place.file || a.rank != b.rank || a.node != b.node;
+    // A traceback has no time of its own, only that of a line before: a difference that small says nothing.
+    let long_after = |late: &Event, early: &Event| match (late.time, early.time) {
+        (Some(late_at), Some(early_at)) => late.clock == early.clock && late_at - early_at > CARRIED,
+        _ => false,
+    };
     let sure = match (timeout, connection, name) {
         // Peers ended with an error of their own, rank 0 with the timeout.
         (Some(timeout), Some(connection), _) if elsewhere(timeout, connection) => {
-            timeout.before(connection) != Some(true)
+            name.is_some() || !long_after(connection, timeout)
         }
-        (Some(timeout), None, Some(name)) if elsewhere(timeout, name) => timeout.before(name) != Some(true),
+        (Some(timeout), None, Some(name)) if elsewhere(timeout, name) => !long_after(name, timeout),
         (_, Some(_), Some(_)) => true,
         _ => false,
     };
     if !sure {
         claim.confidence = Confidence::Possible;
-        claim.because = "ranks did not find each other at the rendezvous: names that did not resolve yet, a peer that is missing, or a closed port".to_owned();
+        claim.because = "ranks did not find each other at the rendezvous: names that did not resolve yet, a peer that is missing, or a closed port".into();
         claim.rules_out.clear();
         claim.next = Some("the first lines of every other pod's log (`kubectl logs --previous`): a connection or name error there, earlier than this, is the cause".to_owned());
     }
@@ -110,8 +132,14 @@ fn stops_there(case: &Case, event: &Event) -> bool {
         other.place.file == event.place.file
             && other.place.line > event.place.line
             && other.node == event.node
-            && !["rendezvous-timeout", "torchrun-start", "torchrun-about-to-start", "python-traceback"]
-                .contains(&other.signal)
+            && ![
+                "rendezvous-timeout",
+                "rendezvous-clients-missing",
+                "torchrun-start",
+                "torchrun-about-to-start",
+                "python-traceback",
+            ]
+            .contains(&other.signal)
             && matches!(other.role, Role::Progress | Role::Success | Role::Failure)
     })
 }
@@ -120,7 +148,8 @@ fn peer_missing(case: &Case, mut claim: Claim) -> Option<Claim> {
     if case.has_any(&["rendezvous-connection", "name-unresolved"]) {
         return None;
     }
-    let timeout = case.first("rendezvous-timeout");
+    let missing = case.first("rendezvous-clients-missing");
+    let timeout = missing.or_else(|| case.first("rendezvous-timeout"));
     let start = case.events("torchrun-about-to-start").find(|event| stops_there(case, event));
     let waiting = start.or(timeout)?;
     if ended_well(case, waiting) || !confident_claims(case, RESIDUAL).is_empty() {
@@ -128,7 +157,7 @@ fn peer_missing(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     let failed = case.events.iter().any(|event| {
         event.role == Role::Failure
-            && event.signal != "rendezvous-timeout"
+            && !event.signal.starts_with("rendezvous-")
             && event.before(waiting) == Some(true)
     });
     if failed {
@@ -137,10 +166,11 @@ fn peer_missing(case: &Case, mut claim: Claim) -> Option<Claim> {
     let absent = case.first_of(&["kube-pod-not-there", "kube-pod-rescheduled", "kube-image-still-pulled"]);
     match (start, timeout, absent) {
         (Some(_), Some(_), _) | (_, _, Some(_)) => {}
+        _ if missing.is_some() => {}
         _ => {
             claim.confidence = Confidence::Possible;
             claim.rules_out.clear();
-            claim.because = "the log ends where torchrun waits for its peers".to_owned();
+            claim.because = "the log ends where torchrun waits for its peers".into();
             claim.next = Some("the state of the other pod: `kubectl get pods -o wide`, and its `kubectl describe pod` where it does not run".to_owned());
         }
     }

@@ -132,7 +132,7 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
         case.events.iter().any(|step| step.role == Role::Progress && step.before(event) == Some(true));
     if trouble {
         claim.confidence = Confidence::Possible;
-        claim.because = "Slurm ended the job at its time limit, after ranks had reported trouble: the limit is the end of a hang, not its cause".to_owned();
+        claim.because = "Slurm ended the job at its time limit, after ranks had reported trouble: the limit is the end of a hang, not its cause".into();
         claim.rules_out.clear();
         claim.next = Some("what the first rank that stopped was doing: its own output, or `py-spy dump --pid <pid>` in a new run".to_owned());
     } else if stepped {
@@ -150,8 +150,7 @@ fn isolated(case: &Case, mut claim: Claim) -> Option<Claim> {
         (None, Some(_)) if several => {}
         _ => {
             claim.confidence = Confidence::Possible;
-            claim.because =
-                "a task cannot reach the GPU that it asks for: it may see one GPU only".to_owned();
+            claim.because = "a task cannot reach the GPU that it asks for: it may see one GPU only".into();
             claim.rules_out.clear();
             claim.next = Some("what each task sees: `srun bash -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES; nvidia-smi -L'` with the job's options".to_owned());
         }

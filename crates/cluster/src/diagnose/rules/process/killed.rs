@@ -99,6 +99,11 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
     if ended_well(case, event) {
         return None;
     }
+    // Slurm kills what is left of a step that it ends.
+    let ended = ["slurm-time-limit-reached", "slurm-node-failed", "slurm-cancelled"];
+    if case.first_of(&ended).is_some_and(|end| end.before(event) == Some(true)) {
+        return None;
+    }
     // A process that ended by itself, with an error, is no victim.
     let failures: Vec<&Event> = case
         .events
@@ -124,9 +129,10 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
     let segfault = signal == Some("11") || event.text.contains("egmentation");
     let subject = victim(case, event);
     if let Some(subject) = &subject {
-        claim.because = match segfault {
-            true => format!("{subject} ended by a segmentation fault without a word of its own"),
-            false => format!("{subject} was ended by a signal (SIGKILL) without a word of its own"),
+        claim.because = if segfault {
+            format!("{subject} ended by a segmentation fault without a word of its own")
+        } else {
+            format!("{subject} was ended by a signal (SIGKILL) without a word of its own")
         };
     }
     claim.subject = subject;

@@ -1,6 +1,6 @@
 //! A whole node that falls silent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::story::{RESIDUAL, RULE, confident_claims, ended_well, line};
 use crate::diagnose::event::{Role, Signal};
@@ -21,7 +21,7 @@ pub(super) const SIGNALS: &[Signal] = &[
             "lost communication with a remote daemon",
             "onnection closed by peer",
         ],
-        r"remote peer (?P<a>[\w.-]+)(?:<|\[)|(?i)(?:from|to|with|peer|host|of)[ =:]+\[?(?P<b>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)\]?[<:]?\S*.*?(?:connection (?:reset|timed out|closed)|no route to host|host is unreachable)|(?i)(?:connection (?:reset by peer|timed out|closed by peer)|no route to host|host is unreachable).*?(?:from|to|with|peer|host)[ =:]+\[?(?P<c>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)",
+        r"remote peer (?P<a>[\w.-]+)(?:<|\[)|(?i)(?:(?:recv|read|receive) from|(?:send|write|connect(?:ed|ion)?) to|\bpeer|\bhost)[ =:]+\[?(?P<b>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)\]?[<:]?\S*.*?(?:connection (?:reset|timed out|closed)|no route to host|host is unreachable)|(?i)(?:connection (?:reset by peer|timed out|closed by peer)|no route to host|host is unreachable).*?(?:from|to|with|peer|host)[ =:]+\[?(?P<c>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)",
     ),
     line(
         "node-out-of-reach",
@@ -37,7 +37,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     line(
         "node-not-ready",
-        Role::Failure,
+        Role::Warning,
         &["NodeNotReady", "condition=Ready", "NodeLost", "stopped posting node status", "NodeStatusUnknown"],
         r"^kube-node (?P<a>\S+) condition=Ready status=(?:False|Unknown)|kube-event \S*?Node/(?P<b>\S+) .*reason=NodeNotReady|Node (?P<c>\S+) status is now: NodeNotReady|reason=NodeLost|reason=NodeNotReady|stopped posting node status",
     ),
@@ -82,6 +82,25 @@ fn groups(case: &Case) -> BTreeMap<String, Group<'_>> {
     groups
 }
 
+/// Whether the ranks that report nothing wrong are the block of ranks of one node, and all others report something.
+fn block(case: &Case) -> bool {
+    let bad: BTreeSet<u32> = case
+        .events
+        .iter()
+        .filter(|event| matches!(event.role, Role::Failure | Role::Follower))
+        .filter_map(|event| event.rank)
+        .collect();
+    let quiet: Vec<u32> = case.ranks_seen.iter().copied().filter(|rank| !bad.contains(rank)).collect();
+    let (Some(&first), Some(&last), Ok(count)) = (quiet.first(), quiet.last(), u32::try_from(quiet.len()))
+    else {
+        return false;
+    };
+    count >= 2
+        && last - first + 1 == count
+        && first.is_multiple_of(count)
+        && u32::try_from(case.ranks_seen.len()).is_ok_and(|seen| seen > count && seen.is_multiple_of(count))
+}
+
 /// The host that an event names.
 fn host(event: &Event) -> Option<&str> {
     ["a", "b", "c"].iter().find_map(|name| event.field(name)).map(|host| host.trim_end_matches('.'))
@@ -110,6 +129,8 @@ fn silent(case: &Case, mut claim: Claim) -> Option<Claim> {
         named.is_some_and(|name| lost.iter().filter_map(|event| host(event)).all(|other| other == name));
     let out_of_reach = case.first("node-out-of-reach");
     let subject = match (state, one, out_of_reach) {
+        // A node that is not ready and that nobody misses is another job's.
+        (Some(_), ..) if !case.events.iter().any(|event| event.role == Role::Follower) => return None,
         (Some(state), ..) => host(state).map(str::to_owned).or_else(|| named.map(str::to_owned)),
         (None, Some((name, _)), _) if lost.len() >= 2 => {
             let name = if name.starts_with("file ") || agree && name.starts_with("node ") {
@@ -119,6 +140,7 @@ fn silent(case: &Case, mut claim: Claim) -> Option<Claim> {
             };
             Some(name.to_owned())
         }
+        (None, None, _) if agree && lost.len() >= 2 && block(case) => named.map(str::to_owned),
         (None, _, Some(event)) if agree && lost.len() >= 2 => host(event).or(named).map(str::to_owned),
         _ => return None,
     };

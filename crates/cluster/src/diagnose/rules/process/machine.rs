@@ -1,11 +1,11 @@
 //! Memory and GPUs of machines.
 
-use super::story::{RULE, at, line, unless_fine, writer};
+use super::story::{RULE, at, line, unless_fine, whole_run, writer};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 
-/// Kinds of lines.
+/// Kinds of lines. A kernel log holds Xids of other days: they are warnings, and the rule looks whether anything failed.
 pub(super) const SIGNALS: &[Signal] = &[
     line(
         "oom-killed",
@@ -38,13 +38,13 @@ pub(super) const SIGNALS: &[Signal] = &[
     ),
     line(
         "xid-of-hardware",
-        Role::Failure,
+        Role::Warning,
         &["Xid (", "fallen off the bus"],
         r"Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\)(?:, |: )(?P<xid>48|61|62|64|74|79|94|95|109|110|119|120|121|136|140|143|144|145|146|149|150|154)\b|GPU (?:at )?(?:PCI:)?(?P<bus>[0-9A-Fa-f:.]*)\W*(?:has )?fallen off the bus",
     ),
     line(
         "xid-of-program",
-        Role::Follower,
+        Role::Warning,
         &["Xid ("],
         r"Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\)(?:, |: )(?P<xid>13|31|43|45|68|69)\b",
     ),
@@ -103,6 +103,16 @@ fn host_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
     };
     let process = first.field("comm").or(first.field("comm2")).map(|name| format!("process {name}"));
     claim.subject = about(&first.text).or_else(|| writer(first)).or(process);
+    // A kernel log keeps what happened to other jobs.
+    let kernel_only =
+        events.iter().all(|event| event.text.contains("Kill") && event.text.contains("process"));
+    let failed = case
+        .events
+        .iter()
+        .any(|bad| matches!(bad.role, Role::Failure | Role::Follower) && bad.signal != "oom-killed");
+    if kernel_only && !failed && case.events.iter().any(whole_run) {
+        return None;
+    }
     unless_fine(case, claim)
 }
 
@@ -118,7 +128,7 @@ fn gpu_memory(case: &Case, claim: Claim) -> Option<Claim> {
 fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("xid-of-hardware")?;
     if event.field("xid").is_none() {
-        claim.because = "the driver lost a GPU: it has fallen off the bus (Xid 79)".to_owned();
+        claim.because = "the driver lost a GPU: it has fallen off the bus (Xid 79)".into();
     }
     let gpu = event.field("pci").or(event.field("bus")).filter(|pci| !pci.is_empty());
     claim.subject = match (event.node.as_deref(), gpu) {
@@ -127,7 +137,7 @@ fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
         (node, None) => node.map(str::to_owned),
     };
     // A kernel log keeps Xids of earlier days, and its clock is its own.
-    let done = case.events.iter().any(|good| good.role == Role::Success && good.signal.ends_with("-done"));
+    let done = case.events.iter().any(whole_run);
     let failed = case
         .events
         .iter()

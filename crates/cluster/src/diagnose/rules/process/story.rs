@@ -37,11 +37,18 @@ pub(in crate::diagnose::rules) const fn line(
     Signal { id, any, pattern: Some(pattern), role }
 }
 
-/// Whether the run went on to a good end after `event`: a success of the whole run (`...-done`) later than it, and nothing bad after that.
+/// Signals that say that the whole run came to a good end; a test or a step of it that passed says less.
+const WHOLE_RUN: &[&str] =
+    &["nccl-tests-ok", "nccl-tests-busbw", "training-finished", "expertrail-bench-pass", "tests-passed"];
+
+/// Whether the event says that the whole run came to a good end.
+pub(in crate::diagnose::rules) fn whole_run(event: &Event) -> bool {
+    event.role == Role::Success && (event.signal.ends_with("-done") || WHOLE_RUN.contains(&event.signal))
+}
+
+/// Whether the run went on to a good end after `event`: a success of the whole run later than it, and nothing bad after that.
 pub(in crate::diagnose::rules) fn ended_well(case: &Case, event: &Event) -> bool {
-    let later = case.events.iter().filter(|good| {
-        good.role == Role::Success && good.signal.ends_with("-done") && event.before(good) == Some(true)
-    });
+    let later = case.events.iter().filter(|good| whole_run(good) && event.before(good) == Some(true));
     let last = later.fold(None, |best: Option<&Event>, good| match best {
         Some(best) if best.before(good) != Some(true) => Some(best),
         _ => Some(good),

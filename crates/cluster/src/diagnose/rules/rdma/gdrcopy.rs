@@ -14,7 +14,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "gdr-pin-failed",
         Role::Failure,
         &["gdr_pin_buffer"],
-        r#"gdr_pin_buffer.*(?:failed|error|errno|ret(?:urned)?[ =:]+-?\d)"#,
+        r"gdr_pin_buffer.*(?:failed|error|errno|ret(?:urned)?[ =:]+-?\d)",
     ),
     line(
         "gdr-version-ioctl-failed",
@@ -40,7 +40,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "gdrcopy-version",
         Role::Context,
         &["gdrdrv", "gdrcopy", "GDRCopy", "GDRCOPY"],
-        r"(?i)(?:gdrdrv|gdrcopy)\D{0,24}?\bv?(?P<version>\d+\.\d+(?:\.\d+)?)\b",
+        r"(?i)(?:gdrdrv|gdrcopy)\D{0,24}?(?P<version>\d+\.\d+(?:\.\d+)?)\b",
     ),
     line(
         "gdr-sanity-totals",
@@ -51,8 +51,16 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "nvidia-driver-version",
         Role::Context,
-        &["Driver Version", "Kernel Module", "driver version", "Driver version", "driver_version"],
-        r"(?i)(?:driver[ _]version\W*|Kernel Module\s+(?:for \S+\s+)?)(?P<major>\d{3})\.\d+",
+        &[
+            "Driver Version",
+            "Kernel Module",
+            "driver version",
+            "Driver version",
+            "driver_version",
+            "NVIDIA driver",
+            "nvidia driver",
+        ],
+        r"(?i)(?:driver[ _]version\W*|nvidia driver\W+|Kernel Module\s+(?:for \S+\s+)?)(?P<major>\d{3})\.\d+",
     ),
 ];
 
@@ -120,16 +128,18 @@ fn not_bound(case: &Case, mut claim: Claim) -> Option<Claim> {
 
 fn node(case: &Case, mut claim: Claim) -> Option<Claim> {
     let loaded = case.first("gdrdrv-loaded");
-    match loaded {
-        Some(loaded) => claim.evidence.push(loaded.place),
-        None => {
-            claim.confidence = Confidence::Possible;
-            claim.because =
-                "GDRCopy cannot open its device: the module is not loaded, or its node is missing or wrong"
-                    .to_owned();
-            claim.rules_out.clear();
-            claim.next = Some("`grep gdrdrv /proc/modules /proc/devices; ls -l /dev/gdrdrv` on that host, and in the container".to_owned());
-        }
+    if let Some(loaded) = loaded {
+        claim.evidence.push(loaded.place);
+    } else {
+        claim.confidence = Confidence::Possible;
+        claim.because =
+            "GDRCopy cannot open its device: the module is not loaded, or its node is missing or wrong"
+                .into();
+        claim.rules_out.clear();
+        claim.next = Some(
+            "`grep gdrdrv /proc/modules /proc/devices; ls -l /dev/gdrdrv` on that host, and in the container"
+                .to_owned(),
+        );
     }
     claim.evidence.extend(case.first("gdrdrv-node-absent").map(|event| event.place));
     unless_fine(case, claim)

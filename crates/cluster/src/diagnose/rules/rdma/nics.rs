@@ -83,6 +83,11 @@ fn figure(case: &Case) -> Option<(f64, &Event)> {
         .max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
+/// Whether a figure is printed that a shared NIC does not reach.
+fn fast(case: &Case) -> bool {
+    figure(case).is_some_and(|(gbs, _)| gbs > *HALF.end())
+}
+
 /// NICs that processes chose under `mapping`, by node; a line without rank counts as a process of its own.
 fn choices<'a>(case: &'a Case, mapping: &str) -> BTreeMap<String, BTreeMap<String, (i64, &'a Event)>> {
     let mut nodes: BTreeMap<String, BTreeMap<String, (i64, &Event)>> = BTreeMap::new();
@@ -120,7 +125,7 @@ fn shared(case: &Case, claim: Claim) -> Option<Claim> {
     if let Some(claim) = judged(case, "nic-shared-by-two-gpus") {
         return Some(claim);
     }
-    if list_per_rank(case) {
+    if list_per_rank(case) || fast(case) {
         return None;
     }
     let nodes = choices(case, "0");
@@ -136,19 +141,20 @@ fn shared(case: &Case, claim: Claim) -> Option<Claim> {
         None if node != "?" && !node.starts_with("file ") => Confidence::Likely,
         None => Confidence::Possible,
     };
-    let mut made = Claim::new(
-        claim.cause,
+    let mut made = Claim {
         confidence,
-        format!(
+        because: format!(
             "{} processes of one node chose {} NICs by distance, so GPUs share a NIC and others idle",
             chosen.len(),
             chosen.values().map(|(nic, _)| *nic).collect::<BTreeSet<_>>().len()
         ),
-        [first, second],
-    )
+        evidence: vec![first.place, second.place],
+        ..claim
+    }
     .not("wrong pinning of ranks to far NICs gives single digits of GB/s; a shared NIC gives half");
     if let Some((gbs, event)) = half {
-        made.because.push_str(&format!("; {gbs} GB/s is about half of what a NIC for each GPU carries"));
+        let figure = format!("; {gbs} GB/s is about half of what a NIC for each GPU carries");
+        made.because += &figure;
         made.evidence.push(event.place);
     }
     made.next = (confidence == Confidence::Possible)
@@ -160,7 +166,7 @@ fn one_for_all(case: &Case, claim: Claim) -> Option<Claim> {
     if let Some(claim) = judged(case, "pe-mapping-with-uid-bootstrap") {
         return Some(claim);
     }
-    if list_per_rank(case) {
+    if list_per_rank(case) || fast(case) {
         return None;
     }
     let nodes = choices(case, "1");
@@ -172,15 +178,15 @@ fn one_for_all(case: &Case, claim: Claim) -> Option<Claim> {
     let slow = figure(case).is_some_and(|(gbs, _)| gbs <= *HALF.end());
     let sure = list_is_common(case) || slow || all.len() >= 3;
     let confidence = if sure { Confidence::Likely } else { Confidence::Possible };
-    let mut made = Claim::new(
-        claim.cause,
+    let mut made = Claim {
         confidence,
-        format!(
+        because: format!(
             "NVSHMEM_ENABLE_NIC_PE_MAPPING=1 and all {} processes took NIC {nic} of their list: DeepEP's NVSHMEM groups have one PE on each node, so every PE counts itself as the first there",
             all.len()
         ),
-        all.iter().take(3).map(|(_, event)| *event).collect::<Vec<_>>(),
-    )
+        evidence: all.iter().take(3).map(|(_, event)| event.place).collect(),
+        ..claim
+    }
     .about("NVSHMEM_ENABLE_NIC_PE_MAPPING")
     .not("a list of one NIC for each rank, as the guide sets it, also gives index 0 everywhere and is right: no such list is seen here");
     made.evidence.extend(
@@ -208,12 +214,12 @@ fn one_plane(case: &Case, claim: Claim) -> Option<Claim> {
         (Some(_), ..) | (None, Some(_), Some(_)) => Confidence::Likely,
         _ => Confidence::Possible,
     };
-    let mut made = Claim::new(
-        claim.cause,
+    let mut made = Claim {
         confidence,
-        format!("{gbs} GB/s is what one plane carries, on NICs with two: DeepEP V1 uses the first half of the queue pairs only"),
-        [Some(event), idle, rate, planes].into_iter().flatten(),
-    )
+        because: format!("{gbs} GB/s is what one plane carries, on NICs with two: DeepEP V1 uses the first half of the queue pairs only"),
+        evidence: [Some(event), idle, rate, planes].into_iter().flatten().map(|event| event.place).collect(),
+        ..claim
+    }
     .not("NVSHMEM's own test uses both planes, so a line rate there says nothing of DeepEP");
     made.next = (confidence == Confidence::Possible)
         .then(|| "counters of both ports of one NIC during a run: `cat /sys/class/infiniband/<nic>/ports/*/counters/port_xmit_data`".to_owned());

@@ -99,12 +99,11 @@ pub(super) const RULES: &[Rule] = &[
         because: "verbs calls are refused memory while at most {limit} (kbytes, or bytes where the line says so) may be locked",
         rules_out: &["`Cannot allocate memory` of a verbs call is about locked memory, not about RAM"],
         refine: Some(unless_fine),
-        ..RULE
     },
     Rule {
         cause: "memlock-limited",
         any: &["verbs-no-memory", "verbs-call-without-errno"],
-        unless: &["memlock-limit-small", "memlock-limit-none"],
+        unless: &["memlock-limit-small"],
         confidence: Confidence::Possible,
         because: "a verbs call was refused: most often the limit of locked memory, at times a limit of the device",
         refine: Some(limit_unknown),
@@ -127,10 +126,18 @@ fn abi(case: &Case, claim: Claim) -> Option<Claim> {
 
 fn tcp_only(case: &Case, claim: Claim) -> Option<Claim> {
     let offered = case.first("ucx-device-not-available")?.field("offered")?;
-    if offered.contains("(ib)") || offered.contains("mlx5") || !offered.contains("tcp") {
-        return None;
+    let claim = claim.about("UCX_NET_DEVICES");
+    if !offered.contains("(ib)") && !offered.contains("mlx5") && offered.contains("tcp") {
+        return Some(claim);
     }
-    Some(claim.about("UCX_NET_DEVICES"))
+    let device = case.first("ucx-device-not-available")?.field("device").unwrap_or_default();
+    let mut claim = claim.next("the names of this node's RDMA devices: `ucx_info -d | grep Device` in the image, beside UCX_NET_DEVICES");
+    claim.confidence = Confidence::Possible;
+    claim.because = format!(
+        "UCX has RDMA devices, and none is named {device}: the name is wrong here, or this one's library is missing"
+    );
+    claim.rules_out.clear();
+    unless_fine(case, claim)
 }
 
 fn limit_unknown(case: &Case, claim: Claim) -> Option<Claim> {
@@ -140,6 +147,9 @@ fn limit_unknown(case: &Case, claim: Claim) -> Option<Claim> {
         Some(call) => claim.about(call),
         None => claim,
     };
+    if case.has("memlock-limit-none") {
+        return Some(claim.next("whether that limit is the one of the launched task, and the device's own limits: `ibv_devinfo -v | grep -E 'max_cqe|max_cq|max_mr'`"));
+    }
     Some(claim.next(
         "the limit inside the launched task, not in a login shell: `srun bash -c 'ulimit -l'`, or `kubectl exec <pod> -- bash -c 'ulimit -l'`",
     ))
