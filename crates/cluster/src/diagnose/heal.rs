@@ -4,7 +4,7 @@ use super::case::Case;
 use super::event::{Event, Place, Role};
 
 /// Signs that a whole run, or the part of it that a failure could have spoiled, ended well: a sub-test that passed is none.
-const WHOLE: [&str; 12] = [
+const WHOLE: [&str; 14] = [
     "deepep-bandwidth",
     "deepep-tuning-best",
     "exit-zero",
@@ -12,23 +12,18 @@ const WHOLE: [&str; 12] = [
     "guide-figures",
     "iterations-done",
     "kube-pod-succeeded",
+    "nccl-tests-busbw",
     "nccl-tests-ok",
+    "osu-benchmark-done",
     "sacct-completed",
     "server-ready",
     "tests-passed",
     "training-finished",
 ];
 
-/// Whether the event is such a sign.
-fn whole(event: &Event) -> bool {
-    let number = |name: &str| event.number(name);
-    match event.signal {
-        // The pattern takes every `step 3/30`.
-        "iterations-done" => number("iter")
-            .or(number("iter2"))
-            .is_some_and(|iter| Some(iter) == number("of").or(number("of2"))),
-        signal => WHOLE.contains(&signal),
-    }
+/// Whether the event says that a whole run, or the part of it that a failure could have spoiled, ended well.
+pub(super) fn whole(event: &Event) -> bool {
+    event.role == Role::Success && WHOLE.contains(&event.signal)
 }
 
 /// Which failures a success took back.

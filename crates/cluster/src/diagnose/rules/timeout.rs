@@ -12,6 +12,7 @@ pub use questions::{Asked, Counts, Devices, Frame, Questions, Reached, When};
 pub(super) use signals::SIGNALS;
 
 use crate::diagnose::event::{Event, Role, Signal};
+use crate::diagnose::heal::whole;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Answered, Case};
 use crate::stack::matrix;
@@ -120,11 +121,7 @@ pub(super) fn saying(mut claim: Claim, because: impl Into<String>) -> Claim {
 
 /// Whether the run failed: a failure, or what follows one, that no success of the whole run came after.
 pub(super) fn failing(case: &Case) -> bool {
-    let done: Vec<&Event> = case
-        .events
-        .iter()
-        .filter(|event| event.role == Role::Success && event.signal.ends_with("-done"))
-        .collect();
+    let done: Vec<&Event> = case.events.iter().filter(|event| whole(event)).collect();
     let taken_back = |event: &Event| {
         done.iter().any(|done| done.place.file == event.place.file && done.place.line > event.place.line)
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Place, Role, Signal};
+use crate::diagnose::heal::whole;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
 
@@ -37,13 +38,9 @@ pub(in crate::diagnose::rules) const fn line(
     Signal { id, any, pattern: Some(pattern), role }
 }
 
-/// Signals that say that the whole run came to a good end; a test or a step of it that passed says less.
-const WHOLE_RUN: &[&str] =
-    &["nccl-tests-ok", "nccl-tests-busbw", "training-finished", "expertrail-bench-pass", "tests-passed"];
-
 /// Whether the event says that the whole run came to a good end.
 pub(in crate::diagnose::rules) fn whole_run(event: &Event) -> bool {
-    event.role == Role::Success && (event.signal.ends_with("-done") || WHOLE_RUN.contains(&event.signal))
+    whole(event)
 }
 
 /// Whether the run went on to a good end after `event`: a success of the whole run later than it, and nothing bad after that.
