@@ -61,7 +61,8 @@ pub struct Event {
     pub node: Option<Arc<str>>,
     /// When, in seconds of the clock `clock`.
     pub time: Option<f64>,
-    /// Which clock: times compare within one only (0: with date; 1: time of day; 2: kernel log, by seconds since its start).
+    /// Which clock: times compare within one only (0: with date; 1: time of day; 2 and more: the kernel log of one file, by seconds since its
+    /// start).
     pub clock: u8,
     /// Named groups of the signal's pattern.
     pub fields: Vec<(&'static str, String)>,

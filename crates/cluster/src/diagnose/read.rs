@@ -101,7 +101,7 @@ pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
             Input::Text { name, bytes } => work.push(Opened::Text(name, bytes)),
             Input::Path(path) if path.as_os_str() == "-" => work.push(Opened::Stdin),
             Input::Path(path) => {
-                find(&path, &mut Found { work: &mut work, notes: &mut notes, seen: &mut seen })?
+                find(&path, &mut Found { work: &mut work, notes: &mut notes, seen: &mut seen })?;
             }
         }
     }
