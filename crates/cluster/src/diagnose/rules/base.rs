@@ -106,7 +106,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"(?:(?<percent>\d+)%\||)",
     ),
     // A progress bar; field `percent`.
-    with("progress-bar", Progress, &["%|"], r"(?<percent>\d+)%\|"),
+    with(
+        "progress-bar",
+        Progress,
+        &["%|  ", "%|# ", "%|##", "%|▏", "%|▎", "%|▍", "%|▌", "%|▋", "%|▊", "%|▉", "%|█", "%|━", "%|=="],
+        r"(?<percent>\d+)%\|",
+    ),
     // The model's weights are read.
     text(
         "model-loading",

@@ -17,7 +17,7 @@ mod nvshmem;
 mod own;
 mod process;
 mod rdma;
-mod timeout;
+pub mod timeout;
 
 /// Signals of one part.
 type Signals = &'static [Signal];
@@ -65,6 +65,6 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// The questions that separate the causes of one message, with what the logs answer; none where no such message occurs.
-pub fn questions(_case: &Case) -> Vec<Answered> {
-    Vec::new()
+pub fn questions(case: &Case) -> Vec<Answered> {
+    timeout::answered(case)
 }
