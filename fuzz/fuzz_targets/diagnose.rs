@@ -3,7 +3,7 @@
 //! A line `@FILE NAME` starts another file; what is before the first of them is `log`.
 #![no_main]
 
-use expertrail_cluster::diagnose::{Evidence, Input, read, rules};
+use expertrail_cluster::diagnose::{Evidence, Input, conclude, read, rules, text};
 use libfuzzer_sys::fuzz_target;
 
 fn files(data: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -49,4 +49,9 @@ fuzz_target!(|data: &[u8]| {
             assert!(!claim.because.is_empty(), "{claim:?}");
         }
     }
+    let diagnosis = conclude(&case);
+    assert!(matches!(diagnosis.exit_code(), 0 | 1 | 3));
+    // Nothing of a log reaches a terminal raw.
+    assert!(!text(&diagnosis).chars().any(|c| c.is_control() && c != '\n'));
+    assert!(serde_json::to_string(&diagnosis).is_ok());
 });

@@ -270,7 +270,7 @@ fn counts_are_whole_and_events_bounded() {
 fn the_last_of_many_is_kept() {
     let mut text = String::new();
     for iter in 0..1000 {
-        text.push_str(&format!("[rank{}]: iteration {iter}/2000 | loss\n", iter % 2));
+        writeln!(text, "[rank{}]: iteration {iter}/2000 | loss", iter % 2).unwrap();
     }
     let case = one(&text);
     let mut last: Vec<(Option<u32>, Option<i64>)> =

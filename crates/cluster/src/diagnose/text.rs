@@ -10,6 +10,9 @@ use crate::render::{count, one_line};
 
 /// Evidence lines printed of one finding.
 const EVIDENCE: usize = 4;
+/// What to collect where no hypothesis says better.
+const EVERYTHING: &str = "the output of every rank (one file each, stdout and stderr), from the start of the run, and \
+                          `expertrail facts -o FILE` of each node";
 /// Ranks printed.
 const RANKS: usize = 8;
 /// Characters of a log line that are printed.
@@ -36,31 +39,15 @@ pub fn text(diagnosis: &Diagnosis) -> String {
         let _ = write!(out, "\n{}. ", index + 1);
         finding(&mut out, found);
     }
-    if !diagnosis.hypotheses.is_empty() {
-        out.push_str("\nmay be (the signs fit, and fit others too):\n");
-        for found in &diagnosis.hypotheses {
-            let _ = writeln!(out, "  {}: {}", found.cause, one_line(&found.because));
-            if let Some(next) = &found.next {
-                let _ = writeln!(out, "    would decide: {}", one_line(next));
-            }
-        }
-        // One thing to do next, not a list.
-        if diagnosis.outcome == Outcome::NotDeterminable
-            && let Some(next) = diagnosis.hypotheses.iter().find_map(|found| found.next.as_ref())
-        {
-            let _ = writeln!(out, "\ncollect next: {}", one_line(next));
-        }
-    } else if diagnosis.outcome == Outcome::NotDeterminable {
-        out.push_str(
-            "\ncollect next: the output of every rank (one file each, stdout and stderr), from the start of the run, and \
-             `expertrail facts -o FILE` of each node\n",
-        );
-    }
+    hypotheses(&mut out, diagnosis);
     for found in &diagnosis.cautions {
         let _ = write!(out, "\nslower, not failed: ");
         finding(&mut out, found);
     }
-    lines(&mut out, "not explained by these findings", &diagnosis.unexplained);
+    // Without findings everything is unexplained, and the first failure stands above.
+    if !diagnosis.findings.is_empty() {
+        lines(&mut out, "earlier, and not explained by these findings", &diagnosis.unexplained);
+    }
     lines(&mut out, "followers (no causes)", &diagnosis.followers);
     lines(&mut out, "taken back by a later success", &diagnosis.healed);
     if !diagnosis.questions.is_empty() {
@@ -83,6 +70,29 @@ pub fn text(diagnosis: &Diagnosis) -> String {
     }
     let _ = writeln!(out, "\nread: {}", count(diagnosis.files.len(), "file"));
     out
+}
+
+fn hypotheses(out: &mut String, diagnosis: &Diagnosis) {
+    if diagnosis.outcome == Outcome::CauseFound {
+        if !diagnosis.hypotheses.is_empty() {
+            let _ = writeln!(out, "\nless likely ones ({}) are in --json", diagnosis.hypotheses.len());
+        }
+        return;
+    }
+    // One thing to do next, not a list: the others stand with their hypothesis.
+    let next = diagnosis.hypotheses.iter().find_map(|found| found.next.as_deref());
+    if !diagnosis.hypotheses.is_empty() {
+        out.push_str("\nmay be (the signs fit, and fit others too):\n");
+    }
+    for found in &diagnosis.hypotheses {
+        let _ = writeln!(out, "  {}: {}", found.cause, one_line(&found.because));
+        if let Some(own) = found.next.as_deref().filter(|own| Some(*own) != next) {
+            let _ = writeln!(out, "    would decide: {}", one_line(own));
+        }
+    }
+    if diagnosis.outcome == Outcome::NotDeterminable {
+        let _ = writeln!(out, "\ncollect next: {}", one_line(next.unwrap_or(EVERYTHING)));
+    }
 }
 
 fn finding(out: &mut String, found: &Diagnosed) {

@@ -28,50 +28,65 @@ pub struct RankLine {
     pub failure: Option<Line>,
 }
 
-/// Ranks of which anything is known beside that they wrote: those whose failure came first before the others.
-pub(super) fn ranks(case: &Case) -> Vec<RankLine> {
-    let mut stories: BTreeMap<u32, (Option<&Event>, Option<&Event>, Option<&str>)> = BTreeMap::new();
-    for event in &case.events {
-        let Some(rank) = event.rank else { continue };
-        let (progress, failure, node) = stories.entry(rank).or_default();
-        if node.is_none() {
-            *node = event.node.as_deref();
+/// What is known of a rank while lines are read.
+#[derive(Default)]
+struct Story<'a> {
+    progress: Option<&'a Event>,
+    failure: Option<&'a Event>,
+    node: Option<&'a str>,
+}
+
+impl<'a> Story<'a> {
+    fn take(&mut self, event: &'a Event) {
+        if self.node.is_none() {
+            self.node = event.node.as_deref();
         }
         match event.role {
-            Role::Progress | Role::Success => *progress = Some(event),
+            Role::Progress | Role::Success => self.progress = Some(event),
             Role::Failure | Role::Follower => {
-                let earlier = failure.is_none_or(|known: &Event| {
+                let earlier = self.failure.is_none_or(|known| {
                     event.before(known) == Some(true)
                         || (known.role == Role::Follower && event.role == Role::Failure)
                 });
                 if earlier {
-                    *failure = Some(event);
+                    self.failure = Some(event);
                 }
             }
             Role::Warning | Role::Context => {}
         }
     }
-    let mut all: Vec<(u32, (Option<&Event>, Option<&Event>, Option<&str>))> = stories
+
+    /// Failures before followers, earlier before later as far as clocks of one kind tell, ranks without either last: a total order.
+    fn order(&self) -> (bool, bool, u8, f64) {
+        self.failure.map_or((true, true, u8::MAX, f64::INFINITY), |event| {
+            (false, event.role != Role::Failure, event.clock, event.time.unwrap_or(f64::INFINITY))
+        })
+    }
+}
+
+/// Ranks of which anything is known beside that they wrote: those whose failure came first before the others.
+pub(super) fn ranks(case: &Case) -> Vec<RankLine> {
+    let mut stories: BTreeMap<u32, Story<'_>> = BTreeMap::new();
+    for event in &case.events {
+        if let Some(rank) = event.rank {
+            stories.entry(rank).or_default().take(event);
+        }
+    }
+    let mut all: Vec<(u32, Story<'_>)> = stories
         .into_iter()
-        .filter(|(_, (progress, failure, _))| progress.is_some() || failure.is_some())
+        .filter(|(_, story)| story.progress.is_some() || story.failure.is_some())
         .collect();
-    // A total order: by what the clocks of one kind say, then by place.
-    all.sort_by(|(a, (_, first, _)), (b, (_, second, _))| {
-        let key = |event: &Option<&Event>| {
-            event.map_or((true, 0, f64::INFINITY), |event| {
-                (event.role != Role::Failure, event.clock, event.time.unwrap_or(f64::INFINITY))
-            })
-        };
-        let (one, two) = (key(first), key(second));
-        one.0.cmp(&two.0).then(one.1.cmp(&two.1)).then(one.2.total_cmp(&two.2)).then(a.cmp(b))
+    all.sort_by(|(a, first), (b, second)| {
+        let (one, two) = (first.order(), second.order());
+        (one.0, one.1, one.2).cmp(&(two.0, two.1, two.2)).then(one.3.total_cmp(&two.3)).then(a.cmp(b))
     });
     all.into_iter()
         .take(LISTED)
-        .map(|(rank, (progress, failure, node))| RankLine {
+        .map(|(rank, story)| RankLine {
             rank,
-            node: node.map(str::to_owned),
-            progress: progress.map(|event| line(case, event)),
-            failure: failure.map(|event| line(case, event)),
+            node: story.node.map(str::to_owned),
+            progress: story.progress.map(|event| line(case, event)),
+            failure: story.failure.map(|event| line(case, event)),
         })
         .collect()
 }

@@ -173,6 +173,11 @@ pub fn conclude(case: &Case) -> Diagnosis {
     } else {
         Outcome::NothingFound
     };
+    // A line may be of several kinds: what is a failure, or evidence, is no mere follower.
+    let primary: BTreeSet<Place> = failures()
+        .map(|event| event.place)
+        .chain(findings.iter().flat_map(|claim| claim.evidence.iter().copied()))
+        .collect();
     let managers = managers(case);
     let diagnosed = |claims: &[Claim]| claims.iter().map(|claim| diagnosed(case, claim, &managers)).collect();
     let lines = |events: &mut dyn Iterator<Item = &Event>| one_of_each(case, events);
@@ -186,7 +191,7 @@ pub fn conclude(case: &Case) -> Diagnosis {
         cautions: diagnosed(&cautions),
         first_failure: earliest(failures()).map(|event| line(case, event)),
         unexplained: lines(&mut unexplained.into_iter()),
-        followers: lines(&mut follows.clone()),
+        followers: lines(&mut follows.clone().filter(|event| !primary.contains(&event.place))),
         healed: lines(&mut case.events.iter().filter(|event| healed.has(event))),
         ranks: timeline::ranks(case),
         silent_ranks: silent(case),
