@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use expertrail_cluster::diagnose::{Case, Evidence, Input, read, read_texts};
 use expertrail_cluster::facts::Facts;
