@@ -26,6 +26,15 @@ pub(super) fn whole(event: &Event) -> bool {
     event.role == Role::Success && WHOLE.contains(&event.signal)
 }
 
+/// Whether a line between the two, in their file, says that another run began: one that someone started again, or with something changed.
+/// What went well after it says nothing of what the run before it failed of.
+pub(super) fn other_run(case: &Case, bad: Place, good: Place) -> bool {
+    bad.file == good.file
+        && case
+            .events("another-run")
+            .any(|event| event.place.file == bad.file && (bad.line..good.line).contains(&event.place.line))
+}
+
 /// Which failures a success took back.
 pub(super) struct Healed {
     /// Per file, the last line of a success of the whole run that no failure follows.
@@ -78,6 +87,14 @@ impl Healed {
                 .copied()
                 .flatten()
                 .is_some_and(|line| event.place.line <= line)
+    }
+
+    /// Whether another run began between one of these places and the success that would take it back.
+    pub(super) fn by_other_run(&self, case: &Case, places: &[Place]) -> bool {
+        let until = |place: &Place| self.until.get(place.file as usize).copied().flatten();
+        places.iter().any(|place| {
+            until(place).is_some_and(|line| other_run(case, *place, Place { file: place.file, line }))
+        })
     }
 
     /// Whether all of these places were taken back; not where there are none.

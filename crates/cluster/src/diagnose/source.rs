@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memchr::memchr;
 
 use super::context;
-use super::event::{Event, Place};
+use super::event::{Event, Place, Role};
 use super::lines;
 use super::part::{Draft, Part, YEARLESS};
 use super::prefix::{self, Habits, Writer};
@@ -17,6 +17,14 @@ use super::time::{Clock, Stamp};
 
 /// Lines that are cut by one another are taken apart so often.
 const DEPTH: u8 = 24;
+
+/// What Python writes before an exception that ends nothing: in a destructor or callback, in logging, in what runs at exit.
+const UNRAISED: [&[u8]; 3] =
+    [b"Exception ignored ", b"--- Logging error ---", b"Error in atexit._run_exitfuncs"];
+/// Lines that the block of an ignored exception spans at most, with lines of other writers between.
+const IGNORED_LINES: u64 = 48;
+/// Writers of whom such a block is open at a time.
+const IGNORED_WRITERS: usize = 4096;
 
 /// Who wrote a segment, and when, as far as known before it is searched.
 #[derive(Clone, Default)]
@@ -44,6 +52,8 @@ pub(super) struct Source {
     depth: u8,
     /// Time of a line that a traceback goes on from, and whose traceback it is.
     carry: Option<(Stamp, Writer)>,
+    /// Writers of whom Python just ignored an exception, and the line that says so.
+    ignored: Vec<(Writer, u64)>,
     /// A document that may be one of Kubernetes.
     open: Option<Open>,
     tables: Tables,
@@ -74,6 +84,7 @@ impl Source {
             last: None,
             depth: 0,
             carry: None,
+            ignored: Vec::new(),
             open: None,
             tables: Tables::default(),
             describe: Describe::default(),
@@ -295,6 +306,7 @@ impl Source {
             self.part.year = stamp.year;
         }
         let time = self.time(text, origin.time, writer);
+        let ignored = self.ignored(text, writer, number);
         if self.hits.signals.is_empty()
             && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0
             && !self.part.context.waiting()
@@ -316,6 +328,9 @@ impl Source {
                 continue;
             }
             let signal = self.scanner.signal(hit);
+            if ignored && matches!(signal.role, Role::Failure | Role::Follower) {
+                continue;
+            }
             let count = self.part.counts.entry(hit).or_default();
             let mut event = Event {
                 signal: signal.id,
@@ -372,6 +387,32 @@ impl Source {
             .unwrap_or(Writer::File(self.file))
     }
 
+    /// Whether the line belongs to an exception that Python could not raise (in a destructor, a callback, at exit): it says so and goes on.
+    /// The exception's own line ends the block; lines of others may stand between.
+    fn ignored(&mut self, text: &[u8], writer: Writer, number: u64) -> bool {
+        let start = text.trim_ascii_start();
+        if UNRAISED.iter().any(|say| start.starts_with(say)) {
+            self.ignored.retain(|(whose, _)| *whose != writer);
+            if self.ignored.len() < IGNORED_WRITERS {
+                self.ignored.push((writer, number));
+            }
+            return true;
+        }
+        let Some(at) = self.ignored.iter().position(|(whose, _)| *whose == writer) else { return false };
+        if number.saturating_sub(self.ignored[at].1) > IGNORED_LINES {
+            self.ignored.swap_remove(at);
+            return false;
+        }
+        if matches!(text.first(), Some(b' ' | b'\t')) || text.starts_with(b"Traceback (most") {
+            return true;
+        }
+        let ends = exception(text);
+        if ends {
+            self.ignored.swap_remove(at);
+        }
+        ends
+    }
+
     /// The time of a line: its own, or that of the line whose traceback it goes on with.
     fn time(&mut self, text: &[u8], own: Option<Stamp>, writer: Writer) -> Option<Stamp> {
         if let Some(stamp) = own {
@@ -388,6 +429,15 @@ impl Source {
         }
         Some(stamp)
     }
+}
+
+/// Whether the line names an exception as the last line of a traceback does: `KeyError: 'x'`, `a.b.SomeError`.
+fn exception(text: &[u8]) -> bool {
+    let word = text.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii_end();
+    let named = word.first().is_some_and(u8::is_ascii_alphabetic)
+        && word.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'));
+    let ends: [&[u8]; 6] = [b"Error", b"Exception", b"Exit", b"Interrupt", b"Iteration", b"Warning"];
+    named && ends.iter().any(|end| word.ends_with(end))
 }
 
 /// A line without the escape sequences of terminals.

@@ -142,8 +142,14 @@ const LISTED: usize = 8;
 pub fn conclude(case: &Case) -> Diagnosis {
     let healed = Healed::of(case);
     let mut claims = merge(rules::rules().filter_map(|rule| rule.apply(case)).collect());
-    // What a later success took back is no cause any more; what only slows a run stays.
-    claims.retain(|claim| claim.caution || !healed.all(case, &claim.evidence));
+    // What a later success took back is no cause any more; what only slows a run stays, and so does what is known of a run that another
+    // one came after.
+    claims.retain(|claim| {
+        let why = claim.confidence > Confidence::Possible && !GENERIC.contains(&claim.cause);
+        claim.caution
+            || !healed.all(case, &claim.evidence)
+            || (why && healed.by_other_run(case, &claim.evidence))
+    });
     claims.sort_by(|a, b| order(case, a, b));
     let (cautions, claims): (Vec<Claim>, Vec<Claim>) = claims.into_iter().partition(|claim| claim.caution);
     let (findings, hypotheses): (Vec<Claim>, Vec<Claim>) =
@@ -166,9 +172,11 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let suspicious = failures().next().is_some()
         || follows.clone().next().is_some()
         || hypotheses.iter().any(|claim| !claim.evidence.is_empty());
+    // Figures that are too low are no less so for the run's good end.
+    let slow = hypotheses.iter().any(|claim| case.judged.iter().any(|(cause, ..)| *cause == claim.cause));
     let outcome = if !findings.is_empty() {
         Outcome::CauseFound
-    } else if suspicious && !healed.run_succeeded_after_all {
+    } else if slow || (suspicious && !healed.run_succeeded_after_all) {
         Outcome::NotDeterminable
     } else {
         Outcome::NothingFound

@@ -63,6 +63,7 @@ const TORCH: &[&str] = &[
     "PyTorch version",
 ];
 const NVSHMEM_WORD: &[&str] = &["NVSHMEM", "nvshmem"];
+const PULL_181: &[&str] = &["#181", "PR 181", "PR181", "request 181", "pull/181", "pr 181"];
 const GPUS: &[&str] =
     &["NVIDIA H100", "NVIDIA H200", "NVIDIA B200", "NVIDIA B300", "NVIDIA GB200", "NVIDIA GB300"];
 const LINK: &[&str] = &["link_layer", "Link layer", "NET/IB : Using", "NET/IB: Using"];
@@ -121,7 +122,7 @@ const WAYS: &[Way] = &[
         "no",
         Installed,
         &["564"],
-        r"(?i)(?:without|lacks|lacking|missing|not (?:include|contain|have|applied|in)|no) (?:\w+ ){0,4}(?:PR ?|pull request ?|pull/)?#?564\b|\b564[=: ]+no\b",
+        r"(?i)(?:without|lacks|lacking|missing|not (?:include|contain|have|applied|in)|no) (?:\w+ ){0,4}(?:PR ?|pull request ?|pull/)?#?564\b|(?:before|predates|behind|older than) (?:\w+ ){0,4}(?:PR ?|pull request ?|pull/|#)+564\b|\b564[=: ]+no\b",
     ),
     fixed(
         "564",
@@ -129,6 +130,20 @@ const WAYS: &[Way] = &[
         Hint,
         &["564"],
         r"(?i)(?:appl(?:ied|ying)|cherry-picked|backport(?:ed)?|merged|includes|contains|with)\b[^.]{0,40}(?:#|PR ?|pull request |pull/|pr)564\b|\b564[=: ]+yes\b",
+    ),
+    fixed(
+        "181",
+        "no",
+        Installed,
+        PULL_181,
+        r"(?i)(?:\b(?:before|without|lacks|lacking|missing|predates|older than|behind|not (?:include|contain|have|applied|in)|no)) (?:\w+ ){0,4}?(?:PR ?|pull request ?|pull/)?#?181\b|\b181[=: ]+no\b",
+    ),
+    fixed(
+        "181",
+        "yes",
+        Hint,
+        PULL_181,
+        r"(?i)(?:appl(?:ied|ying)|cherry-picked|backport(?:ed)?|merged|merge|includes|contains|after|since|with)\b[^.]{0,40}(?:#|PR ?|pull request #?|pull/|pr)181\b|\b181[=: ]+yes\b",
     ),
     way("nccl", Loaded, &["NCCL version "], r"NCCL version (\d+\.\d+(?:\.\d+)?)"),
     way("nccl", Installed, &["NCCL: ("], r"NCCL: (\(\d+, \d+, \d+\))"),
@@ -210,6 +225,12 @@ pub(super) const LITERALS: &[&str] = &[
     "ElasticBuffer",
     "ispatcher",
     "564",
+    "#181",
+    "PR 181",
+    "PR181",
+    "request 181",
+    "pull/181",
+    "pr 181",
     "NCCL version ",
     "NCCL: (",
     "nvidia-nccl",
@@ -288,12 +309,14 @@ pub(super) struct Versions {
     judged: u8,
     /// DeepEP was just cloned.
     cloned: bool,
+    /// A pull request whose commits were just counted: the next line is the number.
+    counted: Option<&'static str>,
 }
 
 impl Versions {
     /// Whether the next line is wanted whatever it says.
     pub(super) fn waiting(&self) -> bool {
-        self.inside > 0 || self.judged > 0
+        self.inside > 0 || self.judged > 0 || self.counted.is_some()
     }
 
     /// Reads a line.
@@ -302,18 +325,50 @@ impl Versions {
             return;
         }
         let command = line.starts_with("$ ") || line.starts_with("# ") || line.starts_with("+ ");
-        if line.contains("deep_ep_cpp")
-            && ["strings ", "cuobjdump ", "readelf ", "objdump "].iter().any(|tool| line.contains(tool))
+        let of_nvshmem = |text: &str| {
+            if !text.contains("NVSHMEM") && !text.contains("nvshmem") {
+                return None;
+            }
+            ANY_VERSION.as_ref().and_then(|pattern| Some(pattern.captures(text)?.get(1)?.as_str().to_owned()))
+        };
+        if let Some(at) = line.find("deep_ep_cpp")
+            && ["strings ", "cuobjdump ", "readelf ", "objdump ", "/strings", "strings("]
+                .iter()
+                .any(|tool| line.contains(tool))
         {
-            self.inside = 12;
+            // The line may hold the answer; else the next ones do.
+            let after = line[at..].split_once(": ").map_or("", |(_, after)| after);
+            match of_nvshmem(after) {
+                Some(version) => self.add_one("nvshmem_device", version, Loaded, place),
+                None => self.inside = 12,
+            }
             return;
         }
         if self.inside > 0 {
             self.inside = if command { 0 } else { self.inside - 1 };
-            if self.inside > 0 && (line.contains("NVSHMEM") || line.contains("nvshmem")) {
-                if let Some(found) = ANY_VERSION.as_ref().and_then(|pattern| pattern.captures(line)?.get(1)) {
-                    self.add_one("nvshmem_device", found.as_str().to_owned(), Loaded, place);
-                }
+            // What loads is another matter than what the extension holds.
+            let loads = ["host", "CDLL", "dlopen", "ldd ", " => "].iter().any(|word| line.contains(word));
+            if self.inside > 0
+                && !loads
+                && let Some(version) = of_nvshmem(line)
+            {
+                self.add_one("nvshmem_device", version, Loaded, place);
+                self.inside = 0;
+                return;
+            }
+        }
+        if let Some(key) = self.counted.take()
+            && let Ok(count) = line.trim().parse::<u32>()
+        {
+            self.add_one(key, if count == 0 { "no" } else { "yes" }.to_owned(), Installed, place);
+            return;
+        }
+        if line.contains("grep -c") {
+            self.counted = ["564", "181", "630"].into_iter().find(|number| {
+                let asked = [format!("#{number}"), format!("PR {number}"), format!("request {number}")];
+                asked.iter().any(|asked| line.contains(asked.as_str()))
+            });
+            if self.counted.is_some() {
                 return;
             }
         }

@@ -40,7 +40,12 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal { id: "build-no-nccl", any: &["Cannot find package: nccl"], pattern: None, role: Role::Failure },
     Signal {
         id: "build-killed",
-        any: &["died due to signal 9", "Killed signal terminated program", "Killed (program"],
+        any: &[
+            "died due to signal 9",
+            "Killed signal terminated program",
+            "Killed (program",
+            "Out of memory: Kill",
+        ],
         pattern: Some(r"(?P<tool>cudafe\+\+|cicc|ptxas|nvcc|cc1plus|nvlink|fatbinary)"),
         role: Role::Failure,
     },
@@ -204,10 +209,7 @@ pub(super) const RULES: &[Rule] = &[
         refine: Some(|case, claim| judged(case, claim, "aggressive-ptx-off")),
         ..plain("aggressive-ptx-off", &[], "")
     },
-    Rule {
-        refine: Some(|case, claim| judged(case, claim, "hca-list-wrong-device")),
-        ..plain("hca-list-wrong-device", &[], "")
-    },
+    Rule { refine: Some(wrong_device), ..plain("hca-list-wrong-device", &[], "") },
 ];
 
 /// Benchmark figures that `judge` reads as a cause.
@@ -217,6 +219,26 @@ fn judged(case: &Case, mut claim: Claim, cause: &str) -> Option<Claim> {
     claim.evidence = vec![*place];
     claim.confidence = Confidence::Likely;
     Some(claim)
+}
+
+/// Single digits of GB/s: the NIC of another GPU, if something shows which NIC ranks take; alone they may be a link or a route as well.
+fn wrong_device(case: &Case, claim: Claim) -> Option<Claim> {
+    let claim = judged(case, claim, "hca-list-wrong-device")?;
+    let shown = case.has_any(&[
+        "nvshmem-hca-per-rank",
+        "nvshmem-hca-list",
+        "nvshmem-hca-parsed",
+        "nvshmem-nic-choice",
+    ]) || ["NVSHMEM_HCA_LIST", "NVSHMEM_HCA_OFFSET", "NVSHMEM_HCA_PE_MAPPING"]
+        .iter()
+        .any(|name| case.variable(name).is_some_and(|value| !value.is_empty()))
+        || claim.because.contains("NVSHMEM says device");
+    if shown {
+        return Some(claim);
+    }
+    Some(weigh(claim, Confidence::Possible).next(
+        "Which NIC each rank takes: NVSHMEM_HCA_LIST of every rank (or NVSHMEM_DEBUG=INFO) beside `nvidia-smi topo -m` of the node.",
+    ))
 }
 
 /// `named symbol not found` at the first kernels that any run launches tells of the architecture; elsewhere only with what was built and where

@@ -2,7 +2,7 @@
 
 use super::timeout::{failing, saying, weigh};
 use crate::diagnose::Case;
-use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::event::{Event, Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 
 /// Kinds of lines.
@@ -16,7 +16,14 @@ pub(super) const SIGNALS: &[Signal] = &[
         role: Role::Context,
     },
     Signal { id: "nccl-one-node", any: &["nNodes 1 "], pattern: None, role: Role::Context },
-    Signal { id: "mnnvl-on", any: &["MNNVL"], pattern: Some(r"MNNVL 1\b|MNNVL=1"), role: Role::Context },
+    Signal {
+        id: "mnnvl-on",
+        any: &["MNNVL"],
+        pattern: Some(
+            r"(?:^|(?P<no>(?i:\b(?:no|not|non|without|disabled?|off|lacks)\b)[ -]?)|[\s,;(\[])MNNVL(?: 1\b|[=:] ?(?:1|[Tt]rue|on|yes)\b|[,;.)\]]|\s*$| (?:domain|clique|fabric|rack|on\b|is on|enabled|active))",
+        ),
+        role: Role::Context,
+    },
     Signal {
         id: "hybrid-ep-banner",
         any: &["num_of_ranks_per_node"],
@@ -40,9 +47,12 @@ pub(super) const SIGNALS: &[Signal] = &[
             "gpus per node",
             "local world size",
             "per tray",
+            "local_rank ",
+            "local rank ",
+            "localRanks ",
         ],
         pattern: Some(
-            r"(?:LOCAL_WORLD_SIZE|local_world_size|nproc[_-]per[_-]node|ntasks-per-node|gpus-per-node|SLURM_NTASKS_PER_NODE|local world size)\D{1,5}(?P<count>\d+)|(?P<each>\d+) ?(?:GPUs per node|gpus per node|GPUs/node|GPUs per tray)",
+            r"(?:LOCAL_WORLD_SIZE|local_world_size|nproc[_-]per[_-]node|ntasks-per-node|gpus-per-node|SLURM_NTASKS_PER_NODE|local world size)\D{1,5}(?P<count>\d+)|(?P<each>\d+) ?(?:GPUs per node|gpus per node|GPUs/node|GPUs per tray)|local[_ ]rank \d+ ?(?:of|/) ?(?P<of>\d+)\b|nRanks (?P<ranks>\d+) nNodes \d+ localRanks (?P<here>\d+)",
         ),
         role: Role::Context,
     },
@@ -120,7 +130,7 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
     Signal {
         id: "deepep-multi-qp",
-        any: &["multi-QP", "Multi-QP", "multi QP", "multiple QPs", "multi-qp", "multi qp"],
+        any: &["multi-QP", "Multi-QP", "multi QP", "multiple QPs", "multi-qp", "multi qp", "multi_qp"],
         pattern: None,
         role: Role::Context,
     },
@@ -243,15 +253,28 @@ pub(super) fn gpu(case: &Case) -> Option<(&'static str, u32)> {
 
 /// Whether one NVLink domain spans hosts here; none where the log does not name the GPUs.
 fn rack(case: &Case) -> Option<bool> {
-    if case.has("mnnvl-on") {
+    if case.events("mnnvl-on").any(|event| event.field("no").is_none()) {
         return Some(true);
+    }
+    // A host of such a domain has four GPUs.
+    if gpu(case).is_none() && local_world(case).is_some_and(|count| count >= 8) {
+        return Some(false);
     }
     gpu(case).map(|(kind, _)| matches!(kind, "GB200" | "GB300" | "NVL72"))
 }
 
 /// Ranks of a node, where something says so.
 pub(super) fn local_world(case: &Case) -> Option<u32> {
-    let line = case.events("local-world").find_map(|event| event.number("count").or(event.number("each")));
+    let number = |event: &Event| event.number("count").or(event.number("each")).or(event.number("of"));
+    let line = case.events("local-world").find_map(number);
+    // Communicators may be of some of a node's ranks: the largest counts.
+    let of_nccl = || {
+        case.events("local-world")
+            .filter_map(|event| Some((event.number("ranks")?, event.number("here")?)))
+            .max()
+            .map(|(_, here)| here)
+    };
+    let line = line.or_else(of_nccl);
     case.per_node.or_else(|| line.and_then(|count| u32::try_from(count).ok())).filter(|count| *count > 0)
 }
 
@@ -302,6 +325,7 @@ fn ipc(case: &Case, mut claim: Claim) -> Option<Claim> {
     if !deepep || case.has("gpus-per-task") || rack(case) == Some(false) {
         return None;
     }
+    claim.evidence.extend(case.first("mnnvl-on").map(|event| event.place));
     claim.evidence.extend(case.first("buffer-init-frame").map(|event| event.place));
     claim = claim
         .not("One visible GPU for each task: the launch does not isolate GPUs.")

@@ -73,7 +73,8 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal {
         id: "rdma-driver-other",
         any: &["bnxt_re", "irdma", "erdma", "ionic", "hns_roce", "qedr", "drivers/efa"],
-        pattern: Some(r"(?P<driver>bnxt_re|irdma|erdma|ionic|hns_roce|qedr|efa)\b"),
+        // libibverbs warns of providers for other makes that it cannot load: that says nothing of the NIC.
+        pattern: Some(r"(?:^|\W)(?P<driver>bnxt_re|irdma|erdma|ionic|hns_roce|qedr|efa)\b"),
         role: Role::Context,
     },
     Signal { id: "rdma-driver-mlx5", any: &["mlx5_core"], pattern: None, role: Role::Context },
@@ -359,16 +360,31 @@ fn persistent(name: &str) -> bool {
     })
 }
 
+/// Whether a device's name is the one its driver gives, and the driver is of another make than mlx5.
+fn other_make(name: &str) -> bool {
+    ["ionic", "bnxt", "irdma", "erdma", "hns", "qedr", "efa", "rdmap", "cxgb", "mana", "siw", "rxe"]
+        .iter()
+        .any(|make| name.starts_with(make))
+}
+
 fn names(case: &Case, mut claim: Claim, prefix: bool) -> Option<Claim> {
     let devices: BTreeSet<&str> =
         case.events("nic-not-mlx5").filter_map(|event| event.field("device")).collect();
     let end = case.first_of(&["ibgda-init-failed", "nvshmem-no-transports"]);
-    claim.evidence.extend(end.map(|event| event.place));
+    let renamed = devices.iter().all(|name| persistent(name)) && !case.has("rdma-driver-other");
+    // Without a word of the transport: every device that shows anywhere is of another make, and dispatches wait in vain.
+    let waits = case.first_of(super::timeout::TIMEOUTS).filter(|_| {
+        !renamed
+            && (devices.iter().all(|name| other_make(name)) || case.has("rdma-driver-other"))
+            && case.version("nic") != Some("mlx5")
+            && !case.has_any(&["rdma-driver-mlx5", "ibgda-handler-gpu", "ibgda-alloc-skip", "iomemory-800"])
+            && !elsewhere(case)
+    });
+    claim.evidence.extend(end.or(waits).map(|event| event.place));
     // A skipped front-end NIC beside rails that were taken is nothing.
-    if end.is_none() || !failing_or_open(case) {
+    if end.or(waits).is_none() || !failing_or_open(case) {
         return None;
     }
-    let renamed = devices.iter().all(|name| persistent(name)) && !case.has("rdma-driver-other");
     if renamed != prefix {
         return None;
     }

@@ -128,8 +128,11 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
     Signal {
         id: "link-ethernet",
-        any: &["Ethernet", "RoCE", "ROCE", "/RoCE"],
-        pattern: Some(r"(?i:link[_ ]layer)\W{1,20}Ethernet|\bRoCE(?:v2)?\b|/RoCE\b"),
+        any: &["Ethernet", "RoCE", "ROCE", "/RoCE", ":ffff:", "netdev "],
+        // A row of `show_gids` with version v2 is one of RoCE; `rdma link` names an Ethernet interface.
+        pattern: Some(
+            r"(?i:link[_ ]layer)\W{1,20}Ethernet|\bRoCE(?:v2)?\b|/RoCE\b|^\s*\w+\s+\d+\s+\d+\s+[0-9a-f]{4}(?::[0-9a-f]{4}){7}\s+(?:[\d.]+\s+)?v2\b|\blink \S+/\d+ state \w+ .*netdev (?:e|rdma|bond|roce)",
+        ),
         role: Role::Context,
     },
     Signal {
@@ -189,9 +192,10 @@ pub(super) const SIGNALS: &[Signal] = &[
             "vpc.amazonaws.com/efa",
             "EFA ",
             " EFA",
+            "FI_EFA_",
         ],
         pattern: Some(
-            r"(?i:selected provider is efa)|provider: efa|FI_PROVIDER\W{1,5}efa|NVSHMEM_LIBFABRIC_PROVIDER\W{1,5}efa|NET/OFI .*(?:efa|EFA|rdmap)|\brdmap\d+s\d+|vpc\.amazonaws\.com/efa|\bEFA\b.*(?:device|adapter|provider|NIC|interface|installer)|p[56][a-z0-9-]*\.48xlarge",
+            r"(?i:selected provider is efa)|\bFI_EFA_USE_DEVICE_RDMA\W{1,5}(?:1|true)|provider: efa|FI_PROVIDER\W{1,5}efa|NVSHMEM_LIBFABRIC_PROVIDER\W{1,5}efa|NET/OFI .*(?:efa|EFA|rdmap)|\brdmap\d+s\d+|vpc\.amazonaws\.com/efa|\bEFA\b.*(?:device|adapter|provider|NIC|interface|installer)|p[56][a-z0-9-]*\.48xlarge",
         ),
         role: Role::Context,
     },

@@ -12,7 +12,7 @@ pub use questions::{Asked, Counts, Devices, Frame, Questions, Reached, When};
 pub(super) use signals::SIGNALS;
 
 use crate::diagnose::event::{Event, Role, Signal};
-use crate::diagnose::heal::whole;
+use crate::diagnose::heal::{other_run, whole};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Answered, Case};
 use crate::stack::matrix;
@@ -123,7 +123,11 @@ pub(super) fn saying(mut claim: Claim, because: impl Into<String>) -> Claim {
 pub(super) fn failing(case: &Case) -> bool {
     let done: Vec<&Event> = case.events.iter().filter(|event| whole(event)).collect();
     let taken_back = |event: &Event| {
-        done.iter().any(|done| done.place.file == event.place.file && done.place.line > event.place.line)
+        done.iter().any(|done| {
+            done.place.file == event.place.file
+                && done.place.line > event.place.line
+                && !other_run(case, event.place, done.place)
+        })
     };
     let bad = |event: &&Event| matches!(event.role, Role::Failure | Role::Follower);
     if case.events.iter().filter(bad).any(|event| !taken_back(event)) {

@@ -113,6 +113,23 @@ fn from_communication(case: &Case, event: &Event) -> bool {
     })
 }
 
+/// Whether whoever wrote the exception made progress after it and then failed otherwise: it was caught.
+fn went_on(case: &Case, event: &Event) -> bool {
+    let alone = case.ranks_seen.len() <= 1 && case.nodes_seen.len() <= 1;
+    let same = |other: &&Event| {
+        other.place.file == event.place.file
+            && other.rank == event.rank
+            && (event.rank.is_some() || alone)
+            && event.before(other) == Some(true)
+    };
+    let later = || case.events.iter().filter(same);
+    let Some(end) = later().find(|other| other.role == Role::Failure && !KINDS.contains(&other.signal))
+    else {
+        return false;
+    };
+    later().any(|other| other.role == Role::Progress && other.before(end) == Some(true))
+}
+
 /// Lines within which a more telling failure of the same rank explains the exception.
 const SAME_STORY: u64 = 200;
 
@@ -148,8 +165,15 @@ fn first_of_all(case: &Case, mut claim: Claim) -> Option<Claim> {
     let waiting = case.events.iter().any(|other| {
         other.role == Role::Follower && other.rank != event.rank && event.before(other) == Some(true)
     });
+    let went_on = went_on(case, event);
     let bare = kind == "AssertionError" && what.trim().is_empty();
-    if from_communication(case, event) || bare {
+    if went_on {
+        claim.confidence = Confidence::Possible;
+        claim.rules_out.clear();
+        claim.next = Some(
+            "whether that exception ended its process: the rank made progress after it, and failed of something else later".to_owned(),
+        );
+    } else if from_communication(case, event) || bare {
         claim.confidence = Confidence::Possible;
         claim.rules_out.clear();
         claim.next = Some("the condition that the assertion or library checks: the lines of the traceback above it, on the first rank that has it".to_owned());

@@ -89,7 +89,9 @@ fn host_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
         .events("oom-killed")
         .filter(|event| {
             let name = event.field("comm").or(event.field("comm2")).unwrap_or_default();
-            !COMPILERS.iter().any(|compiler| name.starts_with(compiler))
+            !COMPILERS.iter().any(|compiler| {
+                name.starts_with(compiler) || event.text.contains(&format!("{compiler} invoked oom-killer"))
+            })
         })
         .collect();
     let first = events.first()?;

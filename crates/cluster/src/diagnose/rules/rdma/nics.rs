@@ -57,7 +57,8 @@ pub(super) const SIGNALS: &[Signal] = &[
 
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
-    Rule { cause: "nic-shared-by-two-gpus", refine: Some(shared), ..RULE },
+    // Where a CPU thread rings the doorbells, half of the usual figure is what that gives.
+    Rule { cause: "nic-shared-by-two-gpus", unless: &["ibgda-cpu-fallback"], refine: Some(shared), ..RULE },
     Rule { cause: "pe-mapping-with-uid-bootstrap", refine: Some(one_for_all), ..RULE },
     Rule { cause: "multi-plane-unused", refine: Some(one_plane), ..RULE },
 ];

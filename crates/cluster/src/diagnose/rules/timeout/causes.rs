@@ -202,8 +202,13 @@ pub(super) fn jit(case: &Case, mut claim: Claim) -> Option<Claim> {
 
 /// Work requests of several warps on one queue pair.
 pub(super) fn qp_race(case: &Case, mut claim: Claim) -> Option<Claim> {
+    // Newer kernels print no meta: then it takes a tree that is known to lack the change.
+    let bare = case.version("181") == Some("no");
     let zero = |event: &&Event| {
-        event.field("meta").is_some_and(|meta| meta.chars().all(|c| matches!(c, '0' | ',' | ' ')))
+        event.field("meta").map_or_else(
+            || bare && event.text.contains("RDMA meta"),
+            |meta| meta.chars().all(|c| matches!(c, '0' | ',' | ' ')),
+        )
     };
     let metas: Vec<&Event> = case.events("kernel-timeout").filter(zero).collect();
     let (silent, places) = kernel::silent(case)?;
@@ -247,7 +252,7 @@ pub(super) fn qp_race(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     claim = saying(
         claim,
-        "Forwarders waited for counts that the other node never wrote (meta 0, 0, 0, 0), on some channels and not on others, with a DeepEP in which warps of one channel can submit to one queue pair at a time and lose work requests.",
+        "Forwarders waited for counts that the other node never wrote (the meta of a channel stayed zero), on some channels and not on others, with a DeepEP in which warps of one channel can submit to one queue pair at a time and lose work requests.",
     );
     claim.subject = Some("DeepEP before pull request 181".to_owned());
     Some(claim.not(

@@ -6,6 +6,7 @@ use super::super::{deepep, ibgda, nvshmem};
 use super::kernel;
 use super::{TIMEOUTS, known_bad, patched};
 use crate::diagnose::event::{Event, Place, Role};
+use crate::diagnose::heal::other_run;
 use crate::diagnose::verdict::line;
 use crate::diagnose::{Answered, Case};
 
@@ -265,18 +266,42 @@ fn steps(case: &Case) -> impl Iterator<Item = &Event> {
 
 /// Lines of compiling that come after `first`, or that began before and never ended.
 pub(super) fn preparing<'a>(case: &'a Case, first: &Event) -> Option<&'a Event> {
-    let done = |event: &Event| event.number("percent").is_some_and(|percent| percent >= 100);
-    let lines: Vec<&Event> = case.events("jit-compiling").filter(|event| !done(event)).collect();
+    // Files without times compare with none but themselves: the first that gave up in each of them counts there.
+    let mut waits = vec![first];
+    for event in TIMEOUTS.iter().flat_map(|signal| case.events(signal)) {
+        if waits.iter().all(|known| known.place.file != event.place.file) {
+            waits.push(event);
+        }
+    }
     // Another rank's compiling that goes on, or only then ends, after this one gave up.
     let after = case.events("jit-compiling").find(|event| {
-        first.before(event) == Some(true) && (event.rank.is_none() || event.rank != first.rank)
+        waits.iter().any(|wait| {
+            (wait.place == first.place || wait.place.file == event.place.file)
+                && wait.before(event) == Some(true)
+                && !other_run(case, wait.place, event.place)
+                && (event.rank.is_none() || event.rank != wait.rank)
+        })
     });
     if after.is_some() {
         return after;
     }
+    waits.into_iter().find_map(|wait| unfinished(case, wait))
+}
+
+/// Lines of compiling that began before `first` and never ended.
+fn unfinished<'a>(case: &'a Case, first: &Event) -> Option<&'a Event> {
+    let done = |event: &Event| {
+        event.number("percent").is_some_and(|percent| percent >= 100)
+            || event.number("part").is_some_and(|part| Some(part) == event.number("whole"))
+    };
+    let lines: Vec<&Event> = case.events("jit-compiling").filter(|event| !done(event)).collect();
     let ended = |start: &Event| {
         let end = |signal: &str| {
             case.events(signal).any(|event| {
+                // `131 of 412 done` is no end.
+                if event.number("part") < event.number("whole") {
+                    return false;
+                }
                 let other = matches!((event.rank, start.rank), (Some(a), Some(b)) if a != b);
                 start.before(event) == Some(true) && event.before(first) != Some(false) && !other
             })
