@@ -1,13 +1,15 @@
 //! Failures that a later success took back: a restart that went well, a fallback that works.
 
+use std::collections::BTreeSet;
+
 use super::case::Case;
 use super::event::{Event, Place, Role};
 
-/// Signs that a whole run, or the part of it that a failure could have spoiled, ended well: a sub-test that passed is none.
-const WHOLE: [&str; 14] = [
+/// Signs that a whole run, or the part of it that a failure could have spoiled, ended well. A sub-test that passed is none, and neither is
+/// an exit code of 0: that of a clean-up step says nothing of the run, and scripts swallow errors.
+const WHOLE: [&str; 13] = [
     "deepep-bandwidth",
     "deepep-tuning-best",
-    "exit-zero",
     "expertrail-bench-pass",
     "guide-figures",
     "iterations-done",
@@ -35,10 +37,49 @@ pub(super) fn other_run(case: &Case, bad: Place, good: Place) -> bool {
             .any(|event| event.place.file == bad.file && (bad.line..good.line).contains(&event.place.line))
 }
 
+/// Errors that a script prints and goes on from: nothing that comes later takes them back.
+const SWALLOWED: &str = "guide-section-error";
+
+/// What a line says that was the last one of its process.
+const LAST_WORDS: [&str; 10] = [
+    "Error: ",
+    "Error(",
+    "Exception",
+    "Segmentation fault",
+    "Bus error",
+    "Killed",
+    "core dumped",
+    "timeout (dispatch",
+    "recv timeout",
+    "SIGKILL",
+];
+
+/// Whether a process does not outlive the line.
+fn ends_a_process(event: &Event) -> bool {
+    event.role == Role::Failure
+        && (event.text.trim_end().ends_with("Error")
+            || LAST_WORDS.iter().any(|words| event.text.contains(words)))
+}
+
+/// Whether the rank of an event is seen at work after it, or ranks were started again. Another rank's good end does not bring it back.
+fn rank_lived_on(case: &Case, event: &Event, until: u64) -> bool {
+    let Some(rank) = event.rank else { return true };
+    let end = Place { file: event.place.file, line: until };
+    other_run(case, event.place, end)
+        || case.events.iter().any(|later| {
+            later.rank == Some(rank)
+                && later.place.file == event.place.file
+                && later.place.line > event.place.line
+                && matches!(later.role, Role::Progress | Role::Success)
+        })
+}
+
 /// Which failures a success took back.
 pub(super) struct Healed {
     /// Per file, the last line of a success of the whole run that no failure follows.
     until: Vec<Option<u64>>,
+    /// Failures that no success takes back: their process is gone, or their error was swallowed.
+    dead: BTreeSet<Place>,
     /// Every file that shows a failure ends in such a success, or the run as a whole did.
     pub(super) run_succeeded_after_all: bool,
 }
@@ -67,26 +108,33 @@ impl Healed {
                 .max();
             *until = last_success.filter(|success| last_failure.is_none_or(|failure| failure < *success));
         }
-        let all = case.events.iter().filter(bad).all(|event| {
-            until
-                .get(event.place.file as usize)
-                .copied()
-                .flatten()
-                .is_some_and(|line| event.place.line <= line)
-        });
-        let any_success = until.iter().any(Option::is_some);
-        Self { run_succeeded_after_all: any_success && all, until }
+        let mut healed = Self { until, dead: BTreeSet::new(), run_succeeded_after_all: false };
+        healed.dead = case
+            .events
+            .iter()
+            .filter(|event| {
+                event.signal == SWALLOWED
+                    || (ends_a_process(event)
+                        && healed.line(event).is_some_and(|until| !rank_lived_on(case, event, until)))
+            })
+            .map(|event| event.place)
+            .collect();
+        healed.run_succeeded_after_all = healed.until.iter().any(Option::is_some)
+            && case.events.iter().filter(bad).all(|event| healed.has(event));
+        healed
+    }
+
+    /// The line of the success that comes after the event in its file.
+    fn line(&self, event: &Event) -> Option<u64> {
+        let until = self.until.get(event.place.file as usize).copied().flatten();
+        until.filter(|line| event.place.line <= *line)
     }
 
     /// Whether the event is a failure or follower that was taken back.
     pub(super) fn has(&self, event: &Event) -> bool {
         matches!(event.role, Role::Failure | Role::Follower | Role::Warning)
-            && self
-                .until
-                .get(event.place.file as usize)
-                .copied()
-                .flatten()
-                .is_some_and(|line| event.place.line <= line)
+            && self.line(event).is_some()
+            && !self.dead.contains(&event.place)
     }
 
     /// Whether another run began between one of these places and the success that would take it back.

@@ -117,7 +117,7 @@ pub struct Diagnosis {
     pub followers: Vec<Line>,
     /// Failures that a later success on the same source took back.
     pub healed: Vec<Line>,
-    /// How far each rank came and what it wrote first of failures; at most 64, those that say most.
+    /// How far each rank came and what it wrote first of failures; at most 4096, those that failed first.
     pub ranks: Vec<RankLine>,
     /// Ranks of the run that wrote nothing.
     pub silent_ranks: Vec<u32>,

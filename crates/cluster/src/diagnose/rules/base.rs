@@ -158,6 +158,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["GB/s, total="],
         r"dispatch=(?<dispatch>[\d.]+) GB/s, combine=(?<combine>[\d.]+) GB/s, total=(?<total>[\d.]+) GB/s",
     ),
+    // A part of the guide's benchmark failed; its script goes on and ends with 0. Fields `part`, `error`.
+    with(
+        "guide-section-error",
+        Role::Failure,
+        &["INTRA ERROR:", "INTER ERROR:"],
+        r"(?<part>INTRA|INTER) ERROR: ?(?<error>.*)",
+    ),
     // The guide's benchmark ran to its end (also with a part that failed).
     text("guide-complete", Progress, &["DeepEP benchmark complete."]),
     // nccl-tests verified its results.
