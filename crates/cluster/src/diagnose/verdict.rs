@@ -163,12 +163,15 @@ pub fn conclude(case: &Case) -> Diagnosis {
         .filter(|event| first_evidence.is_none_or(|first| event.before(first) == Some(true)))
         .collect();
     let follows = live.iter().copied().filter(|event| event.role == Role::Follower);
+    // What the message of an event of Kubernetes quotes is told by the event, which has a rule of its own.
     let suspicious = failures().next().is_some()
-        || follows.clone().next().is_some()
+        || follows.clone().any(|event| !event.text.starts_with("kube-event "))
         || hypotheses.iter().any(|claim| !claim.evidence.is_empty());
+    // A run that ends well may have been slow all the same.
+    let slow = hypotheses.iter().any(|claim| rests_on_figure(case, claim));
     let outcome = if !findings.is_empty() {
         Outcome::CauseFound
-    } else if suspicious && !healed.run_succeeded_after_all {
+    } else if slow || suspicious && !healed.run_succeeded_after_all {
         Outcome::NotDeterminable
     } else {
         Outcome::NothingFound
@@ -195,6 +198,16 @@ pub fn conclude(case: &Case) -> Diagnosis {
         files: case.files.clone(),
         notes,
     }
+}
+
+/// Whether a claim's first evidence is a figure of a benchmark.
+fn rests_on_figure(case: &Case, claim: &Claim) -> bool {
+    const FIGURES: [&str; 5] =
+        ["judged-figure", "ep-figure", "guide-figures", "deepep-tuning-best", "deepep-bandwidth"];
+    let first = claim.evidence.first();
+    first.is_some_and(|place| {
+        case.events.iter().any(|event| event.place == *place && FIGURES.contains(&event.signal))
+    })
 }
 
 impl Diagnosis {

@@ -93,6 +93,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         Role::Context,
         &["via P2P/direct pointer", "via P2P/CUMEM", "via P2P/IPC", "via P2P/indirect"],
     ),
+    // A second run without direct access, to see whether it is to blame.
+    line(
+        "p2p-off",
+        Role::Context,
+        &["NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"],
+        r"NCCL_P2P_DISABLE(?:\W{1,3}| set by environment to )1\b|NCCL_P2P_LEVEL(?:\W{1,3}| set by environment to )(?:LOC|0)\b",
+    ),
     text(
         "machine-is-virtual",
         Role::Context,
@@ -277,8 +284,19 @@ fn redirected(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let used = case.first("p2p-used")?;
-    if super::process::story::ended_well(case, used) {
+    // What goes well without direct access speaks for this cause and not against it.
+    let off = case.events("p2p-off").find(|off| used.before(off) != Some(false));
+    let well = |good: &Event| {
+        super::process::story::whole_run(good)
+            && used.before(good) == Some(true)
+            && off.is_none_or(|off| off.before(good) == Some(false))
+    };
+    if super::process::story::ended_well(case, used) && case.events.iter().any(well) {
         return None;
+    }
+    if let Some(off) = off.filter(|_| case.events.iter().any(super::process::story::whole_run)) {
+        claim.because.push_str("; without direct access (NCCL_P2P_DISABLE=1) it passes");
+        claim.evidence.push(off.place);
     }
     if let Some(machine) = case.first("machine-is-virtual") {
         claim.evidence.push(machine.place);

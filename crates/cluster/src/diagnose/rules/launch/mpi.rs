@@ -152,12 +152,20 @@ fn reached_later(case: &Case) -> Option<&Event> {
     let last = *unresolved(case).last()?;
     let names: BTreeSet<&str> =
         unresolved(case).iter().filter_map(|event| event.field("host")).map(short).collect();
+    // Other hosts of the same attempt are reached before and after the one that is not.
+    let given_up = |event: &Event| {
+        ["orte-daemons-failed", "orte-no-route"]
+            .iter()
+            .flat_map(|signal| case.events(signal))
+            .any(|end| last.before(end) == Some(true) && end.before(event) == Some(true))
+    };
     case.events("ssh-host-reached").find(|event| {
-        last.before(event) == Some(true) || {
+        let same = event.field("host").is_some_and(|host| names.contains(short(host)));
+        match last.before(event) {
+            Some(true) => same || given_up(event),
             // Another attempt's log, with the same host.
-            event.place.file != last.place.file
-                && last.before(event).is_none()
-                && event.field("host").is_some_and(|host| names.contains(short(host)))
+            None => same && event.place.file != last.place.file,
+            Some(false) => false,
         }
     })
 }

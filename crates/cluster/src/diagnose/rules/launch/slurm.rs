@@ -29,10 +29,24 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["peer access is not supported between these two devices", "cudaIpcOpenMemHandle failed"],
     ),
     line(
+        "ipc-handle-invalid",
+        Role::Failure,
+        &["invalid resource handle", "cudaErrorInvalidResourceHandle"],
+        r"(?i)(?:deep_?ep|ipc|peer|buffer|symmetric|runtime\.sync).*(?:invalid resource handle|InvalidResourceHandle)|(?:invalid resource handle|InvalidResourceHandle).*(?:ipc|peer)",
+    ),
+    line(
         "one-gpu-for-each-task",
         Role::Context,
-        &["gpus-per-task", "GPUS_PER_TASK", "gpu-bind", "GPU_BIND", "device_count", "visible devices: 1"],
-        r"gpus-per-task[= ]1\b|GPUS_PER_TASK\W+1\b|gpu[-_]bind\W+(?:single:1|per_task:1|map_gpu)|(?i)GPU_BIND\W+(?:single:1|per_task:1)|device_count(?:\(\))?\W+1\b|visible devices: 1\b",
+        &[
+            "gpus-per-task",
+            "GPUS_PER_TASK",
+            "gpu-bind",
+            "GPU_BIND",
+            "device_count",
+            "visible devices: 1",
+            "nvidia-smi -L | wc",
+        ],
+        r"nvidia-smi -L \| wc -l\W+1\s*$|gpus-per-task[= ]1\b|GPUS_PER_TASK\W+1\b|gpu[-_]bind\W+(?:single:1|per_task:1|map_gpu)|(?i)GPU_BIND\W+(?:single:1|per_task:1)|device_count(?:\(\))?\W+1\b|visible devices: 1\b",
     ),
     line(
         "one-gpu-visible-to-task",
@@ -88,6 +102,15 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
+        cause: "one-gpu-visible",
+        needs: &["ipc-handle-invalid"],
+        confidence: Confidence::Likely,
+        because: "a handle of a neighbour's memory cannot be opened, and each task sees one GPU only: the neighbour's GPU is none of its own",
+        rules_out: &["a handle from another host would fail in tasks that see all GPUs of theirs, too"],
+        refine: Some(isolated_handle),
+        ..RULE
+    },
+    Rule {
         cause: "enroot-nvidia-hook",
         needs: &["container-cli-missing"],
         confidence: Confidence::Certain,
@@ -139,6 +162,18 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
         claim.confidence = Confidence::Certain;
     }
     Some(about(case, claim, "job"))
+}
+
+fn isolated_handle(case: &Case, mut claim: Claim) -> Option<Claim> {
+    if case.has_any(&["ipc-register-failed", "device-ordinal-invalid", "peer-access-refused"]) {
+        return None;
+    }
+    let several = case.per_node.is_some_and(|per| per > 1) || case.ranks_seen.len() > 1;
+    let shown = case
+        .first("one-gpu-for-each-task")
+        .or_else(|| case.first("one-gpu-visible-to-task").filter(|_| several))?;
+    claim.evidence.push(shown.place);
+    unless_fine(case, claim.about("CUDA_VISIBLE_DEVICES"))
 }
 
 fn isolated(case: &Case, mut claim: Claim) -> Option<Claim> {

@@ -24,9 +24,10 @@ pub(super) const SIGNALS: &[Signal] = &[
         Role::Warning,
         &["No IB devices found", "NET/IB : No device found", "No RDMA devices found"],
     ),
+    // A run goes on over TCP: that it ends well takes nothing back.
     line(
         "ucx-device-not-available",
-        Role::Warning,
+        Role::Context,
         &["is not available, please use one or more of"],
         r"network device '(?P<device>[^']+)' is not available, please use one or more of: (?P<offered>.*)",
     ),
