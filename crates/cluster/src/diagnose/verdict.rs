@@ -167,8 +167,8 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let suspicious = failures().next().is_some()
         || follows.clone().any(|event| !event.text.starts_with("kube-event "))
         || hypotheses.iter().any(|claim| !claim.evidence.is_empty());
-    // A run that ends well may have been slow all the same.
-    let slow = hypotheses.iter().any(|claim| rests_on_figure(case, claim));
+    // A run that ends well may have been slow all the same, and no caution says why.
+    let slow = cautions.is_empty() && hypotheses.iter().any(|claim| rests_on_figure(case, claim));
     let outcome = if !findings.is_empty() {
         Outcome::CauseFound
     } else if slow || suspicious && !healed.run_succeeded_after_all {

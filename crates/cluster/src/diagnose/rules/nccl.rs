@@ -100,6 +100,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"],
         r"NCCL_P2P_DISABLE(?:\W{1,3}| set by environment to )1\b|NCCL_P2P_LEVEL(?:\W{1,3}| set by environment to )(?:LOC|0)\b",
     ),
+    // A remark in place of output.
+    line(
+        "run-hangs-remark",
+        Role::Follower,
+        &["silence", "hang:", "hangs", "hung", "stuck", "o output", "o progress", "urther output", "hen nothing", "othing more"],
+        r"(?i)^\s*[(\[<#*.-]*\s*(?:silence|(?:it |job |run )?(?:hangs?|hung|(?:is )?stuck)|(?:and )?then nothing|nothing more|no (?:more |further )?(?:output|progress))\b[^=/]{0,80}$",
+    ),
     text(
         "machine-is-virtual",
         Role::Context,

@@ -21,6 +21,14 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["DUE TO TIME LIMIT", "state=TIMEOUT"],
         r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b",
     ),
+    line("sacct-failed", Role::Follower, &["sacct job="], r"^sacct job=.* state=FAILED\b"),
+    // What tools that run jobs say of a job: that it failed, not why.
+    line(
+        "job-failed",
+        Role::Follower,
+        &["Missing success indicators", "failed"],
+        r"Missing success indicators|(?i)\bjob [\w./-]+ (?:has )?failed(?:$|[:.,])",
+    ),
     text("ipc-register-failed", Role::Failure, &["Failed to register remote memory"]),
     text("device-ordinal-invalid", Role::Failure, &["invalid device ordinal"]),
     text(
@@ -145,7 +153,7 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let harmless =
-        ["slurm-cancelled", "slurm-time-limit-reached", "sigterm", "srun-task-exit", "mpi-boilerplate"];
+        ["slurm-cancelled", "slurm-time-limit-reached", "sigterm", "srun-task-exit", "mpi-boilerplate", "sacct-failed", "job-failed"];
     let trouble = case.events.iter().any(|other| {
         matches!(other.role, Role::Failure | Role::Follower)
             && !harmless.contains(&other.signal)

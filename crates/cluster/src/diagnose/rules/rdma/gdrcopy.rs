@@ -27,7 +27,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "gdrdrv-loaded",
         Role::Context,
         &["gdrdrv"],
-        r"(?:^|\s)gdrdrv\s+\d+\s+\d+\b|^\s*(?P<major>\d+) gdrdrv\s*$|loading gdrdrv version",
+        r"(?:^|\s)gdrdrv\s+\d+\s+\d+\b|^\s*(?P<major>\d+) gdrdrv\s*$|\b\d+ gdrdrv\b|loading gdrdrv version|\bgdrdrv(?: v?\d[\d.]*)?,? (?:module )?(?:is |was )?(?:loaded|registered)\b",
     ),
     line("gdrdrv-node-absent", Role::Context, &["/dev/gdrdrv"], r"/dev/gdrdrv\W*: No such file"),
     line(
