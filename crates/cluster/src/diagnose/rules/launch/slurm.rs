@@ -18,8 +18,8 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "slurm-time-limit-reached",
         Role::Follower,
-        &["DUE TO TIME LIMIT", "state=TIMEOUT"],
-        r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b",
+        &["DUE TO TIME LIMIT", "TIMEOUT", "Reason=TimeLimit"],
+        r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b|\bJobState=TIMEOUT\b|^State: TIMEOUT\b|Reason=TimeLimit\b",
     ),
     line("sacct-failed", Role::Follower, &["sacct job="], r"^sacct job=.* state=FAILED\b"),
     // What tools that run jobs say of a job: that it failed, not why.

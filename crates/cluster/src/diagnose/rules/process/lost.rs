@@ -32,8 +32,10 @@ pub(super) const SIGNALS: &[Signal] = &[
             "No route to host",
             "Host is unreachable",
             "not responding",
+            "missed too many heartbeats",
+            "because its node has died",
         ],
-        r"node '(?P<a>[\w.-]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat|[Rr]emote daemon:? \[[^\]]*\] on node (?P<b>[\w.-]+)|[Nn]odes? (?P<c>[\w.-]+) not responding|No route to host|Host is unreachable",
+        r"missed too many heartbeats|because its node has died|node '(?P<a>[\w.-]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat|[Rr]emote daemon:? \[[^\]]*\] on node (?P<b>[\w.-]+)|[Nn]odes? (?P<c>[\w.-]+) not responding|No route to host|Host is unreachable",
     ),
     line(
         "node-not-ready",

@@ -33,8 +33,12 @@ pub(super) const SIGNALS: &[Signal] = &[
             "CUDA error: out of memory",
             "CUDA_ERROR_OUT_OF_MEMORY",
             "cudaErrorMemoryAllocation",
+            "failure 2 'out of memory'",
+            "failure 2: out of memory",
+            "'out of memory'",
+            "RESOURCE_EXHAUSTED: Out of memory",
         ],
-        r"(?:OutOfMemoryError|RuntimeError|AcceleratorError|CUDA error|CUDA_ERROR|cudaError).*?(?:out of memory|OUT_OF_MEMORY|MemoryAllocation)(?:.*?Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?",
+        r"RESOURCE_EXHAUSTED: Out of memory|(?:OutOfMemoryError|RuntimeError|AcceleratorError|CUDA error|C(?:uda|UDA) failure|CUDA_ERROR|cudaError).*?(?:out of memory|OUT_OF_MEMORY|MemoryAllocation)(?:.*?Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?",
     ),
     line(
         "xid-of-hardware",

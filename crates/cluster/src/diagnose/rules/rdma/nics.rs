@@ -57,7 +57,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "figure-below-expectation",
         Role::Context,
         &["xpect", "only half", "about half", "half of"],
-        r"(?i)\bexpect(?:ed|ing|ation)?\b\W{0,3}(?:(?:was|is|about|around|roughly|at least|more like)\W{0,2})*(?:~|>=?|≥)?\s*(?:\d+(?:\.\d+)?(?:\s*(?:GB|\?|$|\.\.|-))|double|twice|more\b)|\b(?:only|about|just) half (?:of |the |what)",
+        r"(?i)\bexpect(?:ed|ing|ation)?\b\W{0,3}(?:(?:was|is|about|around|roughly|at least|more like)\W{0,2})*(?:~|>=?|≥)?\s*(?:\d+(?:\.\d+)?(?:\b\s*(?:GB|\?|here|for|on|$|[.,)-]))|double|twice|more\b)|\b(?:only|about|just) half (?:of |the |what)",
     ),
     text("nvshmem-put-bw", Role::Context, &["shmem_put_bw"]),
 ];
