@@ -183,11 +183,14 @@ impl Context {
     pub(super) fn line(&mut self, marks: u32, line: &str, place: Place) {
         if std::mem::take(&mut self.limit) {
             let value = line.trim();
-            if value == "unlimited" || (1..=12).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit()) {
+            if value == "unlimited"
+                || (1..=12).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit())
+            {
                 self.set(MEMLOCK, value, place);
             }
         }
-        self.limit = marks & VARIABLE != 0 && line.trim_end_matches(['\'', '"', ' ', ')']).ends_with("ulimit -l");
+        self.limit =
+            marks & VARIABLE != 0 && line.trim_end_matches(['\'', '"', ' ', ')']).ends_with("ulimit -l");
         if marks & VARIABLE != 0 {
             self.variables_of(line, place);
         }

@@ -268,8 +268,7 @@ pub(super) const LITERALS: &[&str] = &[
 static COMPILED: LazyLock<Vec<Option<Regex>>> =
     LazyLock::new(|| WAYS.iter().map(|way| Regex::new(way.pattern).ok()).collect());
 static ANY_VERSION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(\d+\.\d+\.\d+)").ok());
-static BARE: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"^\s*v?(\d+\.\d+(?:\.\d+)?)\s*$").ok());
+static BARE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\s*v?(\d+\.\d+(?:\.\d+)?)\s*$").ok());
 static HEAD_AT: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"HEAD is now at ([0-9a-f]{7,40})\b").ok());
 

@@ -8,7 +8,11 @@ use crate::diagnose::{Case, Event};
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
     line("nccl-comm-shape", Role::Context, &["nNodes "], r"nRanks (?P<ranks>\d+) nNodes (?P<nodes>\d+)"),
-    text("nccl-no-dmabuf-symbol", Role::Context, &["dlvsym failed on mlx5dv_reg_dmabuf_mr", "dlvsym failed on ibv_reg_dmabuf_mr"]),
+    text(
+        "nccl-no-dmabuf-symbol",
+        Role::Context,
+        &["dlvsym failed on mlx5dv_reg_dmabuf_mr", "dlvsym failed on ibv_reg_dmabuf_mr"],
+    ),
     line(
         "verbs-local-protection",
         Role::Failure,
@@ -39,7 +43,13 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "rdma-retry-exceeded",
         Role::Failure,
-        &["Got completion with error 12", "RETRY_EXC_ERR", "retry counter exceeded", "status=12", "ransport retry count exceeded"],
+        &[
+            "Got completion with error 12",
+            "RETRY_EXC_ERR",
+            "retry counter exceeded",
+            "status=12",
+            "ransport retry count exceeded",
+        ],
         r"completion with error 12\b|WC_RETRY_EXC_ERR|retry counter exceeded|status=12\b|ransport retry count exceeded",
     ),
     line("gid-link-local", Role::Context, &["fe80:"], r"(?i)gid.*\bfe80:|^\S+\s+\d+\s+\d+\s+fe80:"),
@@ -104,7 +114,18 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "run-hangs-remark",
         Role::Follower,
-        &["silence", "hang:", "hangs", "hung", "stuck", "o output", "o progress", "urther output", "hen nothing", "othing more"],
+        &[
+            "silence",
+            "hang:",
+            "hangs",
+            "hung",
+            "stuck",
+            "o output",
+            "o progress",
+            "urther output",
+            "hen nothing",
+            "othing more",
+        ],
         r"(?i)^\s*[(\[<#*.-]*\s*(?:silence|(?:it |job |run )?(?:hangs?|hung|(?:is )?stuck)|(?:and )?then nothing|nothing more|no (?:more |further )?(?:output|progress))\b[^=/]{0,80}$",
     ),
     text(

@@ -55,13 +55,17 @@ impl Tables {
 /// Whether a line may be a row of `kubectl get pods` without its header, as `grep`, `-w` and `--no-headers` leave it: `1/2` is its second
 /// word, or its third after a namespace.
 pub(in crate::diagnose) fn may_be_pod(line: &[u8]) -> bool {
-    if line.len() > 400 || !line.first().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
+    if line.len() > 400
+        || !line.first().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    {
         return false;
     }
     let ready = |word: &[u8]| {
         let mut parts = word.split(|byte| *byte == b'/');
         let mut number = || {
-            parts.next().is_some_and(|part| (1..=2).contains(&part.len()) && part.iter().all(u8::is_ascii_digit))
+            parts
+                .next()
+                .is_some_and(|part| (1..=2).contains(&part.len()) && part.iter().all(u8::is_ascii_digit))
         };
         number() && number() && parts.next().is_none()
     };

@@ -117,12 +117,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["nvidia-driver-daemonset", "nvidia-gpu-driver-"],
         r"^kube-pod \S*nvidia-(?:driver-daemonset|gpu-driver)-\S+ .*ready=3/3\b|nvidia-(?:driver-daemonset|gpu-driver)-\S+\s+3/3\s+Running",
     ),
-    line("answer-true", Role::Context, &["true"], r#"^\s*"?true"?\s*$"#),
+    line("answer-true", Role::Context, &["true"], r#"^\s*(?:enabled:\s*)?"?true"?\s*$"#),
     line(
         "driver-resource-with-rdma",
         Role::Context,
         &["gdrcopy", "rdma", "useHostMofed", "nvidiadriver", "NVIDIADriver"],
-        r#"(?i)nvidiadriver\S* .*patched|nvidiadriver\S* .*jsonpath=.*(?:rdma|gdrcopy)\.enabled|(?:rdma|gdrcopy)\.enabled\W{1,3}true\b|"?(?:rdma|gdrcopy)"?: ?\{? ?"?enabled"?:? ?true|useHostMofed|kernelModuleConfig"#,
+        r#"(?i)nvidiadriver\S* .*patched|nvidiadriver\S* .*jsonpath=.*(?:rdma|gdrcopy)\.enabled|(?:rdma|gdrcopy)\.enabled\W{1,3}true\b|^\s*(?:rdma|gdrcopy):\s*$|"?(?:rdma|gdrcopy)"?: ?\{? ?"?enabled"?:? ?true|useHostMofed|kernelModuleConfig"#,
     ),
 ];
 
@@ -232,9 +232,9 @@ fn old_pod(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let others = case.first("driver-pod-3-of-3");
-    // A question of kubectl has its answer on the next line.
+    // A question of kubectl has its answer on the next line, a key of YAML its values.
     let answered = |asked: &Event| {
-        !asked.text.contains("jsonpath")
+        !(asked.text.contains("jsonpath") || asked.text.ends_with(':'))
             || case.events("answer-true").any(|answer| {
                 answer.place.file == asked.place.file
                     && (1..=2).contains(&answer.place.line.saturating_sub(asked.place.line))
@@ -248,13 +248,22 @@ fn old_pod(case: &Case, mut claim: Claim) -> Option<Claim> {
     let symptom = case.events.iter().any(|event| event.role == Role::Failure) || without_module.is_some();
     if let (Some(_), Some(without)) = (patched, without_module) {
         claim.confidence = Confidence::Certain;
-        claim.because.push_str("; so it loads no module that hands GPU memory to the NICs, and NVSHMEM misses it");
+        claim
+            .because
+            .push_str("; so it loads no module that hands GPU memory to the NICs, and NVSHMEM misses it");
         claim.evidence.push(without.place);
     } else if others.is_some() {
         claim.confidence = Confidence::Certain;
         claim.because.push_str("; others of the cluster have three");
-    } else if patched.is_none() && !symptom && case.count("driver-pod-1-of-1") == 0 {
+    } else if patched.is_none() {
+        // Where nobody asked for the other two containers, one is all there should be.
+        if !symptom {
+            return None;
+        }
         claim.confidence = Confidence::Possible;
+        claim.because = "a driver pod has one container: it was made before the configuration asked for RDMA, or that was never asked for".into();
+        claim.rules_out.clear();
+        claim.next = Some("`kubectl get nvidiadriver,clusterpolicy -A -o yaml | grep -A2 -E 'rdma|gdrcopy'` beside the containers of the pod".to_owned());
     }
     claim.evidence.extend([others, patched].into_iter().flatten().map(|event| event.place));
     let pods: BTreeSet<&str> = case

@@ -21,6 +21,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["kube-pod ", "Pending"],
         r"^kube-pod (?P<pod>\S+) (?:.* )?(?:phase|status)=Pending",
     ),
+    // Asked for by age: what has just been made waits, too.
+    line(
+        "kube-pod-waiting",
+        Role::Warning,
+        &["kube-pod "],
+        r"^kube-pod (?P<pod>\S+) (?:.* )?status=(?:Pending|ContainerCreating|PodInitializing|Init:\d+/\d+|Terminating)\b",
+    ),
     line(
         "kube-image-not-pulled",
         Role::Warning,
@@ -98,6 +105,15 @@ pub(super) const RULES: &[Rule] = &[
         because: "the scheduler finds no node for a pod of the job: not enough that is free on enough nodes",
         rules_out: &["the image was not even looked for: the pod has no node yet"],
         refine: Some(no_room),
+        ..RULE
+    },
+    Rule {
+        cause: "kube-too-few-free-nodes",
+        any: &["kube-pod-waiting", "kube-pod-pending"],
+        unless: &["kube-not-schedulable", "kube-image-not-pulled", "kube-host-path-refused"],
+        confidence: Confidence::Possible,
+        because: "a pod waits: for room, its image, a volume or its first container",
+        refine: Some(waits),
         ..RULE
     },
     Rule {
@@ -227,6 +243,25 @@ fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.evidence.extend(case.first("kube-pod-pending").map(|event| event.place));
     claim.subject = events.iter().find_map(|event| pod(event));
     unless_fine(case, claim)
+}
+
+fn waits(case: &Case, claim: Claim) -> Option<Claim> {
+    let event = case.first_of(&["kube-pod-waiting", "kube-pod-pending"])?;
+    if ["kube-pod-waiting", "kube-pod-pending"]
+        .iter()
+        .all(|signal| !case.has(signal) || all_came_up(case, signal))
+    {
+        return None;
+    }
+    let name = pod(event);
+    let claim = claim.next("the events at the end of `kubectl describe pod <pod>`: FailedScheduling, Failed to pull image or FailedMount says which");
+    unless_fine(
+        case,
+        match name {
+            Some(name) => claim.about(name),
+            None => claim,
+        },
+    )
 }
 
 fn not_pulled(case: &Case, mut claim: Claim) -> Option<Claim> {

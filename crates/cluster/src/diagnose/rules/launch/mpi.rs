@@ -111,6 +111,15 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
+        cause: "mpijob-launcher-before-workers",
+        any: &["orte-daemons-failed", "orte-no-route"],
+        unless: &["ssh-name-unresolved", "ssh-host-key-refused", "sshd-not-there"],
+        confidence: Confidence::Possible,
+        because: "mpirun could not start its daemons on other hosts; its list of reasons is the same for every failure and says nothing",
+        refine: Some(daemons),
+        ..RULE
+    },
+    Rule {
         cause: "image-without-sshd",
         needs: &["sshd-not-there"],
         confidence: Confidence::Certain,
@@ -138,6 +147,13 @@ fn inside_container(case: &Case, mut claim: Claim) -> Option<Claim> {
             .iter()
             .filter_map(|id| case.first(id))
             .map(|event| event.place),
+    );
+    unless_fine(case, claim)
+}
+
+fn daemons(case: &Case, claim: Claim) -> Option<Claim> {
+    let claim = claim.next(
+        "the lines of ssh right above (names, host keys, refused connections), and the workers' own logs",
     );
     unless_fine(case, claim)
 }

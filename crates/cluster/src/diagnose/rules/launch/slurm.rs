@@ -152,8 +152,15 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
     if ended_well(case, event) || !confident_claims(case, RESIDUAL).is_empty() {
         return None;
     }
-    let harmless =
-        ["slurm-cancelled", "slurm-time-limit-reached", "sigterm", "srun-task-exit", "mpi-boilerplate", "sacct-failed", "job-failed"];
+    let harmless = [
+        "slurm-cancelled",
+        "slurm-time-limit-reached",
+        "sigterm",
+        "srun-task-exit",
+        "mpi-boilerplate",
+        "sacct-failed",
+        "job-failed",
+    ];
     let trouble = case.events.iter().any(|other| {
         matches!(other.role, Role::Failure | Role::Follower)
             && !harmless.contains(&other.signal)

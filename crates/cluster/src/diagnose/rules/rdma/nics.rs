@@ -158,7 +158,9 @@ fn low(case: &Case, claim: Claim) -> Option<Claim> {
     }
     let mut made = Claim {
         confidence: Confidence::Possible,
-        because: format!("{gbs} GB/s is less than such NICs carry: ranks that share a NIC, a plane that idles, a wrong NIC or a slow link; the figure alone does not tell"),
+        because: format!(
+            "{gbs} GB/s is less than such NICs carry: ranks that share a NIC, a plane that idles, a wrong NIC or a slow link; the figure alone does not tell"
+        ),
         ..claim
     };
     made.evidence = [Some(event), remark].into_iter().flatten().map(|event| event.place).collect();

@@ -152,7 +152,8 @@ fn limit_unknown(case: &Case, claim: Claim) -> Option<Claim> {
         && limit <= SMALL
     {
         claim.confidence = Confidence::Certain;
-        claim.because = format!("verbs calls are refused memory while at most {limit} KiB may be locked (ulimit -l)");
+        claim.because =
+            format!("verbs calls are refused memory while at most {limit} KiB may be locked (ulimit -l)");
         claim.evidence.push(shown.place);
         return Some(claim);
     }
