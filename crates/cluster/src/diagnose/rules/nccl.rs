@@ -110,6 +110,19 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"],
         r"NCCL_P2P_DISABLE(?:\W{1,3}| set by environment to )1\b|NCCL_P2P_LEVEL(?:\W{1,3}| set by environment to )(?:LOC|0)\b",
     ),
+    // What NCCL's callers raise: something failed, here or at a peer, and the lines before say what.
+    text(
+        "nccl-call-failed",
+        Role::Follower,
+        &[
+            "DistBackendError: NCCL error",
+            "unhandled system error",
+            "unhandled cuda error",
+            "ncclSystemError: ",
+            "ncclInternalError: ",
+            "ncclUnhandledCudaError: ",
+        ],
+    ),
     // A remark in place of output.
     line(
         "run-hangs-remark",

@@ -23,7 +23,7 @@ pub(super) const SIGNALS: &[Signal] = &[
             "ray.exceptions.OutOfMemoryError",
             "running low on memory",
         ],
-        r"OOMKilled|oom[-_]kill(?:er)?\b.*(?:event|StepId|task_memcg|constraint|gfp_mask)|oom_kill[ =:]+[1-9]|Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<comm>[^)]+)\)|Memory cgroup out of memory: Kill(?:ed)? process (?P<pid2>\d+) \((?P<comm2>[^)]+)\)|\bOUT_OF_MEMORY\b|out-of-memory handler|invoked oom-killer|low on resource: memory|ray\.exceptions\.OutOfMemoryError|node running low on memory",
+        r"OOMKilled|(?:^\s*|[^0-9\s]\s*|[1-9]\d*\s+)oom[-_]kill(?:er)?\b.*(?:event|StepId|task_memcg|constraint|gfp_mask)|oom_kill[ =:]+[1-9]|Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<comm>[^)]+)\)|Memory cgroup out of memory: Kill(?:ed)? process (?P<pid2>\d+) \((?P<comm2>[^)]+)\)|\bOUT_OF_MEMORY\b|out-of-memory handler|invoked oom-killer|low on resource: memory|ray\.exceptions\.OutOfMemoryError|node running low on memory",
     ),
     line(
         "cuda-out-of-memory",

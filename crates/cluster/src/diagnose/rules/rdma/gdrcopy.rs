@@ -141,21 +141,22 @@ fn other_driver(case: &Case, mut claim: Claim) -> Option<Claim> {
             claim.confidence = Confidence::Certain;
             claim.evidence.extend([device.place, driver.place]);
         }
-        _ => match shown {
-            Some(shown) => claim.evidence.push(shown.place),
-            None => {
-                claim.confidence = Confidence::Possible;
-                claim.because = "/dev/gdrdrv opens and refuses the first call (errno {errno}): its major number may be another driver's, or module and library are of different age".replace(
-                    "{errno}",
-                    case.first("gdr-version-ioctl-failed")?.field("errno").unwrap_or("?"),
-                );
-                claim.rules_out.clear();
-                claim.next = Some(
-                    "`ls -l /dev/gdrdrv` beside `grep gdrdrv /proc/devices`: two major numbers are this cause"
-                        .to_owned(),
-                );
+        _ => {
+            if let Some(shown) = shown {
+                claim.evidence.push(shown.place);
+                return unless_fine(case, claim);
             }
-        },
+            let errno = case.first("gdr-version-ioctl-failed")?.field("errno").unwrap_or("?");
+            claim.confidence = Confidence::Possible;
+            claim.because = format!(
+                "/dev/gdrdrv opens and refuses the first call (errno {errno}): its major number may be another driver's, or module and library are of different age"
+            );
+            claim.rules_out.clear();
+            claim.next = Some(
+                "`ls -l /dev/gdrdrv` beside `grep gdrdrv /proc/devices`: two major numbers are this cause"
+                    .to_owned(),
+            );
+        }
     }
     unless_fine(case, claim)
 }

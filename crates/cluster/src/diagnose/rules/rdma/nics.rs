@@ -131,10 +131,11 @@ fn list_is_common(case: &Case) -> bool {
         || case.events("nvshmem-hca-parsed").any(|event| event.number("of").is_some_and(|of| of > 1))
 }
 
+/// NICs that processes of a node chose, by process.
+type Choices<'a> = BTreeMap<String, (i64, &'a Event)>;
+
 /// A node whose processes share NICs by NVSHMEM's choice: its name, and what they chose.
-fn sharing<'a>(
-    nodes: &'a BTreeMap<String, BTreeMap<String, (i64, &'a Event)>>,
-) -> Option<(&'a String, &'a BTreeMap<String, (i64, &'a Event)>)> {
+fn sharing<'a>(nodes: &'a BTreeMap<String, Choices<'a>>) -> Option<(&'a String, &'a Choices<'a>)> {
     nodes.iter().find(|(_, chosen)| {
         let distinct: BTreeSet<i64> = chosen.values().map(|(nic, _)| *nic).collect();
         chosen.len() >= 2 && distinct.len() * 2 <= chosen.len()
@@ -182,12 +183,11 @@ fn shared(case: &Case, claim: Claim) -> Option<Claim> {
             // Each with a list of its own, all take its first element.
             !list_per_rank(case) || chosen.values().any(|(nic, _)| *nic != 0)
         });
-        match proof {
-            Some((_, chosen)) => claim.evidence.extend(chosen.values().take(2).map(|(_, event)| event.place)),
-            None => {
-                claim.confidence = Confidence::Possible;
-                claim.next = Some(COUNTERS.to_owned());
-            }
+        if let Some((_, chosen)) = proof {
+            claim.evidence.extend(chosen.values().take(2).map(|(_, event)| event.place));
+        } else {
+            claim.confidence = Confidence::Possible;
+            claim.next = Some(COUNTERS.to_owned());
         }
         return Some(claim);
     }
