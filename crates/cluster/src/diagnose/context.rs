@@ -28,7 +28,7 @@ pub(super) const MARKS: &[(u32, &[&str])] = &[
     (OWN_RANK, &["[rank ", "[Rank ", "lobal rank: ", "lobal rank ", "rank = ", ", RDMA: "]),
     (INNER, &["[rank", "[default", "]<stdout>", "]<stderr>"]),
     (VARIABLE, STARTS),
-    (VARIABLE, &["value:"]),
+    (VARIABLE, &["value:", "ulimit -l"]),
     (VERSION, versions::LITERALS),
     (
         WORLD,
@@ -108,6 +108,9 @@ const STARTS: &[&str] = &[
     "AWS_OFI_",
 ];
 
+/// The name under which the answer of `ulimit -l` (kibibytes, or `unlimited`) is kept.
+pub(super) const MEMLOCK: &str = "ulimit -l";
+
 /// Variables that are kept at most.
 const VARIABLES: usize = 4096;
 /// Most bytes of a value.
@@ -169,6 +172,8 @@ pub(super) struct Context {
     nodes: Option<u32>,
     /// A name whose value the next line of a manifest has.
     awaited: Option<(String, u64)>,
+    /// The line after a command has the limit of locked memory.
+    limit: bool,
     /// Plain `NAME=value` lines in a row, and the last of them.
     run: (u32, u64),
 }
@@ -176,6 +181,16 @@ pub(super) struct Context {
 impl Context {
     /// Reads a line that has `marks`.
     pub(super) fn line(&mut self, marks: u32, line: &str, place: Place) {
+        if std::mem::take(&mut self.limit) {
+            let value = line.trim();
+            if value == "unlimited"
+                || (1..=12).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit())
+            {
+                self.set(MEMLOCK, value, place);
+            }
+        }
+        self.limit =
+            marks & VARIABLE != 0 && line.trim_end_matches(['\'', '"', ' ', ')']).ends_with("ulimit -l");
         if marks & VARIABLE != 0 {
             self.variables_of(line, place);
         }
@@ -195,11 +210,11 @@ impl Context {
 
     /// Whether the next line is wanted whatever it says.
     pub(super) fn waiting(&self) -> bool {
-        self.versions.waiting()
+        self.versions.waiting() || self.limit
     }
 
     fn set(&mut self, name: &str, value: &str, place: Place) {
-        if !STARTS.iter().any(|start| name.starts_with(start))
+        if name != MEMLOCK && !STARTS.iter().any(|start| name.starts_with(start))
             || self.variables.contains_key(name)
             || self.variables.len() >= VARIABLES
         {

@@ -190,10 +190,11 @@ impl Source {
         if !self.tabular {
             let start =
                 raw.starts_with(b"NAME") || raw.starts_with(b"Name:") || raw.starts_with(b"LAST SEEN");
-            if !start && memchr::memmem::find(&raw[..raw.len().min(400)], b"JobID").is_none() {
+            let table = start || memchr::memmem::find(&raw[..raw.len().min(400)], b"JobID").is_some();
+            if !table && !structured::may_be_pod(raw) {
                 return false;
             }
-            self.tabular = true;
+            self.tabular = table;
         }
         let Ok(line) = std::str::from_utf8(raw) else { return false };
         if line.len() > 4096 {

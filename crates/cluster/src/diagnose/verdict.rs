@@ -169,11 +169,12 @@ pub fn conclude(case: &Case) -> Diagnosis {
         .filter(|event| first_evidence.is_none_or(|first| event.before(first) == Some(true)))
         .collect();
     let follows = live.iter().copied().filter(|event| event.role == Role::Follower);
+    // What the message of an event of Kubernetes quotes is told by the event, which has a rule of its own.
     let suspicious = failures().next().is_some()
-        || follows.clone().next().is_some()
+        || follows.clone().any(|event| !event.text.starts_with("kube-event "))
         || hypotheses.iter().any(|claim| !claim.evidence.is_empty());
-    // Figures that are too low are no less so for the run's good end.
-    let slow = hypotheses.iter().any(|claim| case.judged.iter().any(|(cause, ..)| *cause == claim.cause));
+    // A run that ends well may have been slow all the same, and no caution says why.
+    let slow = cautions.is_empty() && hypotheses.iter().any(|claim| rests_on_figure(case, claim));
     let outcome = if !findings.is_empty() {
         Outcome::CauseFound
     } else if slow || (suspicious && !healed.run_succeeded_after_all) {
@@ -208,6 +209,16 @@ pub fn conclude(case: &Case) -> Diagnosis {
         files: case.files.clone(),
         notes,
     }
+}
+
+/// Whether a claim's first evidence is a figure of a benchmark.
+fn rests_on_figure(case: &Case, claim: &Claim) -> bool {
+    const FIGURES: [&str; 5] =
+        ["judged-figure", "ep-figure", "guide-figures", "deepep-tuning-best", "deepep-bandwidth"];
+    let first = claim.evidence.first();
+    first.is_some_and(|place| {
+        case.events.iter().any(|event| event.place == *place && FIGURES.contains(&event.signal))
+    })
 }
 
 impl Diagnosis {

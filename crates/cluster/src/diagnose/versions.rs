@@ -281,11 +281,15 @@ pub(super) const LITERALS: &[&str] = &[
     "HEAD is now at",
     "Cloning into",
     "judged:",
+    "modinfo -F version",
+    "modinfo --field version",
+    "/sys/module/",
 ];
 
 static COMPILED: LazyLock<Vec<Option<Regex>>> =
     LazyLock::new(|| WAYS.iter().map(|way| Regex::new(way.pattern).ok()).collect());
 static ANY_VERSION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(\d+\.\d+\.\d+)").ok());
+static BARE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\s*v?(\d+\.\d+(?:\.\d+)?)\s*$").ok());
 static HEAD_AT: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"HEAD is now at ([0-9a-f]{7,40})\b").ok());
 
@@ -311,12 +315,14 @@ pub(super) struct Versions {
     cloned: bool,
     /// A pull request whose commits were just counted: the next line is the number.
     counted: Option<&'static str>,
+    /// A command asked for this version alone; the next line has it.
+    asked: Option<&'static str>,
 }
 
 impl Versions {
     /// Whether the next line is wanted whatever it says.
     pub(super) fn waiting(&self) -> bool {
-        self.inside > 0 || self.judged > 0 || self.counted.is_some()
+        self.inside > 0 || self.judged > 0 || self.counted.is_some() || self.asked.is_some()
     }
 
     /// Reads a line.
@@ -371,6 +377,25 @@ impl Versions {
             if self.counted.is_some() {
                 return;
             }
+        }
+        if let Some(key) = self.asked.take()
+            && let Some(found) = BARE.as_ref().and_then(|pattern| pattern.captures(line)?.get(1))
+        {
+            self.add_one(key, found.as_str().to_owned(), Installed, place);
+            return;
+        }
+        if line.contains("modinfo -F version ")
+            || line.contains("modinfo --field version ")
+            || line.contains("/version") && line.contains("/sys/module/")
+        {
+            let of = |module: &str| {
+                line.split_whitespace().any(|word| word == module)
+                    || line.contains(&format!("/sys/module/{module}/version"))
+            };
+            self.asked = ["gdrdrv", "nvidia"]
+                .into_iter()
+                .find(|module| of(module))
+                .map(|module| if module == "nvidia" { "driver" } else { module });
         }
         if line.trim() == "judged:" {
             self.judged = 40;

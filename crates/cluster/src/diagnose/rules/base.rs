@@ -220,7 +220,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "tests-passed",
         Success,
         &[" passed"],
-        r"^=* ?(?<passed>\d+) passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in [\d.]+",
+        r"^=* ?(?<passed>\d+) passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in [\d.]+|^test result: ok\. (?<of_cargo>\d+) passed; 0 failed|^\[  PASSED  \] (?<of_gtest>\d+) tests?",
     ),
     // A server is up.
     text(
@@ -229,7 +229,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["The server is fired up and ready to roll", "Application startup complete."],
     ),
     // Slurm's accounting of a step or job that ended well; see `diagnose::structured`.
-    with("sacct-completed", Success, &["sacct job="], r"^sacct job=.* state=COMPLETED exit=0:0"),
+    with(
+        "sacct-completed",
+        Success,
+        &["sacct job="],
+        r"^sacct job=\S+ (?:step=\d+ )?(?:name=\S+ )?state=COMPLETED exit=0:0",
+    ),
     // A pod of a job ended well; see `diagnose::structured`.
     with("kube-pod-succeeded", Success, &["kube-pod "], r"^kube-pod (?<pod>\S+).* phase=Succeeded"),
     // --- what comes after a failure elsewhere ---

@@ -7,7 +7,12 @@ use crate::diagnose::rule::{Claim, Confidence, Rule};
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
-    text("ofi-getinfo-no-data", Role::Failure, &["fi_getinfo() call failed: No data available"]),
+    line(
+        "ofi-getinfo-no-data",
+        Role::Failure,
+        &["No data available", "No eligible providers were found", "find any optimal provider"],
+        r"fi_getinfo\S* (?:call )?failed:? .*No data available|NET/OFI .*(?:No eligible providers were found|find any optimal provider)",
+    ),
     line(
         "fi-info-no-data",
         Role::Warning,

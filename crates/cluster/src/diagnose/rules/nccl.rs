@@ -8,7 +8,11 @@ use crate::diagnose::{Case, Event};
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
     line("nccl-comm-shape", Role::Context, &["nNodes "], r"nRanks (?P<ranks>\d+) nNodes (?P<nodes>\d+)"),
-    text("nccl-no-dmabuf-symbol", Role::Context, &["dlvsym failed on mlx5dv_reg_dmabuf_mr"]),
+    text(
+        "nccl-no-dmabuf-symbol",
+        Role::Context,
+        &["dlvsym failed on mlx5dv_reg_dmabuf_mr", "dlvsym failed on ibv_reg_dmabuf_mr"],
+    ),
     line(
         "verbs-local-protection",
         Role::Failure,
@@ -39,8 +43,14 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "rdma-retry-exceeded",
         Role::Failure,
-        &["Got completion with error 12", "RETRY_EXC_ERR", "retry counter exceeded", "status=12"],
-        r"completion with error 12\b|WC_RETRY_EXC_ERR|retry counter exceeded|status=12\b",
+        &[
+            "Got completion with error 12",
+            "RETRY_EXC_ERR",
+            "retry counter exceeded",
+            "status=12",
+            "ransport retry count exceeded",
+        ],
+        r"completion with error 12\b|WC_RETRY_EXC_ERR|retry counter exceeded|status=12\b|ransport retry count exceeded",
     ),
     line("gid-link-local", Role::Context, &["fe80:"], r"(?i)gid.*\bfe80:|^\S+\s+\d+\s+\d+\s+fe80:"),
     line(
@@ -92,6 +102,44 @@ pub(super) const SIGNALS: &[Signal] = &[
         "p2p-used",
         Role::Context,
         &["via P2P/direct pointer", "via P2P/CUMEM", "via P2P/IPC", "via P2P/indirect"],
+    ),
+    // A second run without direct access, to see whether it is to blame.
+    line(
+        "p2p-off",
+        Role::Context,
+        &["NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"],
+        r"NCCL_P2P_DISABLE(?:\W{1,3}| set by environment to )1\b|NCCL_P2P_LEVEL(?:\W{1,3}| set by environment to )(?:LOC|0)\b",
+    ),
+    // What NCCL's callers raise: something failed, here or at a peer, and the lines before say what.
+    text(
+        "nccl-call-failed",
+        Role::Follower,
+        &[
+            "DistBackendError: NCCL error",
+            "unhandled system error",
+            "unhandled cuda error",
+            "ncclSystemError: ",
+            "ncclInternalError: ",
+            "ncclUnhandledCudaError: ",
+        ],
+    ),
+    // A remark in place of output.
+    line(
+        "run-hangs-remark",
+        Role::Follower,
+        &[
+            "silence",
+            "hang:",
+            "hangs",
+            "hung",
+            "stuck",
+            "o output",
+            "o progress",
+            "urther output",
+            "hen nothing",
+            "othing more",
+        ],
+        r"(?i)^\s*[(\[<#*.-]*\s*(?:silence|(?:it |job |run )?(?:hangs?|hung|(?:is )?stuck)|(?:and )?then nothing|nothing more|no (?:more |further )?(?:output|progress))\b[^=/]{0,80}$",
     ),
     text(
         "machine-is-virtual",
@@ -277,8 +325,19 @@ fn redirected(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let used = case.first("p2p-used")?;
-    if super::process::story::ended_well(case, used) {
+    // What goes well without direct access speaks for this cause and not against it.
+    let off = case.events("p2p-off").find(|off| used.before(off) != Some(false));
+    let well = |good: &Event| {
+        super::process::story::whole_run(good)
+            && used.before(good) == Some(true)
+            && off.is_none_or(|off| off.before(good) == Some(false))
+    };
+    if super::process::story::ended_well(case, used) && case.events.iter().any(well) {
         return None;
+    }
+    if let Some(off) = off.filter(|_| case.events.iter().any(super::process::story::whole_run)) {
+        claim.because.push_str("; without direct access (NCCL_P2P_DISABLE=1) it passes");
+        claim.evidence.push(off.place);
     }
     if let Some(machine) = case.first("machine-is-virtual") {
         claim.evidence.push(machine.place);

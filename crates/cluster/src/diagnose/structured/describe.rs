@@ -18,6 +18,8 @@ pub(in crate::diagnose) struct Describe {
     /// Which state of the container the next lines are about.
     last: bool,
     begun: u64,
+    /// A `Name: x` that begins a description if a namespace follows.
+    maybe: Option<(String, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +84,15 @@ impl Describe {
             *self = Self { open: true, name: name.trim().to_owned(), begun: number, ..Self::default() };
             return Some(done);
         }
+        if let Some((name, at)) = self.maybe.take()
+            && line.starts_with("Namespace:")
+            && number == at + 1
+        {
+            *self = Self { open: true, name, begun: at, ..Self::default() };
+        }
         if !self.open {
+            let name = line.strip_prefix("Name:").map(str::trim).filter(|name| !name.is_empty());
+            self.maybe = name.map(|name| (name.to_owned(), number));
             return None;
         }
         let indent = line.len() - line.trim_start().len();

@@ -42,13 +42,85 @@ impl Tables {
             self.open = Some(table);
             return Some(Vec::new());
         }
-        let table = self.open.as_mut()?;
+        let Some(table) = self.open.as_mut() else { return headless(line, number) };
         let state = table.row(line, number);
         if state.is_none() {
             self.open = None;
+            return headless(line, number);
         }
         state
     }
+}
+
+/// Whether a line may be a row of `kubectl get pods` without its header, as `grep`, `-w` and `--no-headers` leave it: `1/2` is its second
+/// word, or its third after a namespace.
+pub(in crate::diagnose) fn may_be_pod(line: &[u8]) -> bool {
+    if line.len() > 400
+        || !line.first().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    {
+        return false;
+    }
+    let ready = |word: &[u8]| {
+        let mut parts = word.split(|byte| *byte == b'/');
+        let mut number = || {
+            parts
+                .next()
+                .is_some_and(|part| (1..=2).contains(&part.len()) && part.iter().all(u8::is_ascii_digit))
+        };
+        number() && number() && parts.next().is_none()
+    };
+    line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty()).skip(1).take(2).any(ready)
+}
+
+/// A row of `kubectl get pods` without its header.
+fn headless(line: &str, number: u64) -> Option<Vec<State>> {
+    const STATUSES: [&str; 24] = [
+        "Running",
+        "Pending",
+        "Unknown",
+        "Completed",
+        "Succeeded",
+        "Evicted",
+        "Error",
+        "Failed",
+        "OOMKilled",
+        "ContainerCreating",
+        "PodInitializing",
+        "CrashLoopBackOff",
+        "ImagePullBackOff",
+        "ErrImagePull",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "ContainerStatusUnknown",
+        "Terminating",
+        "NotReady",
+        "NodeLost",
+        "SchedulingGated",
+    ];
+    if !may_be_pod(line.as_bytes()) {
+        return None;
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words.iter().take(3).position(|word| word.contains('/'))?;
+    let status = *words.get(at + 1)?;
+    let restarts = *words.get(at + 2)?;
+    let known = STATUSES.contains(&status) || status.starts_with("Init:");
+    let name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    if at == 0 || !known || restarts.parse::<u32>().is_err() || !words[..at].iter().all(|word| name(word)) {
+        return None;
+    }
+    let cell = |column: &str| match column {
+        "NAMESPACE" if at == 2 => words[0],
+        "NAME" => words[at - 1],
+        "READY" => words[at],
+        "STATUS" => status,
+        "RESTARTS" => restarts,
+        _ => "",
+    };
+    pod(cell, number).map(|state| vec![state])
 }
 
 /// The table whose header this line is.
@@ -108,6 +180,13 @@ impl Table {
         let cells: Vec<String> = match &self.cells {
             Cells::Spaces => columns(line).into_iter().map(str::to_owned).collect(),
             Cells::Pipes => line.trim().split('|').map(|cell| cell.trim().to_owned()).collect(),
+            // Copied by hand, cells no longer stand below their dashes.
+            Cells::Dashes(_)
+                if line.split_whitespace().count() == self.names.len()
+                    && line.split_whitespace().any(|cell| STATES.contains(&cell)) =>
+            {
+                line.split_whitespace().map(str::to_owned).collect()
+            }
             Cells::Dashes(places) => {
                 let chars: Vec<char> = line.chars().collect();
                 places
@@ -193,29 +272,34 @@ fn node<'a>(cell: impl Fn(&str) -> &'a str, line: u64) -> Option<State> {
     Some(State { text, node: Some(name.to_owned()), time: None, line })
 }
 
+/// States of a job or step.
+const STATES: [&str; 14] = [
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "COMPLETING",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PENDING",
+    "PREEMPTED",
+    "RUNNING",
+    "REQUEUED",
+    "SUSPENDED",
+    "TIMEOUT",
+];
+
 fn account<'a>(cell: impl Fn(&str) -> &'a str, line: u64) -> Option<State> {
-    const STATES: [&str; 14] = [
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "COMPLETING",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PENDING",
-        "PREEMPTED",
-        "RUNNING",
-        "REQUEUED",
-        "SUSPENDED",
-        "TIMEOUT",
-    ];
     let id = cell("JobID");
     let written = cell("State").split_whitespace().next()?;
     // A column that is too narrow ends in `+`.
     let state = match written.strip_suffix('+') {
         Some(start) if start.len() >= 4 => {
             STATES.into_iter().find(|state| state.starts_with(start)).unwrap_or(written)
+        }
+        None if written.len() >= 6 && !STATES.contains(&written) => {
+            STATES.into_iter().find(|state| state.starts_with(written)).unwrap_or(written)
         }
         _ => written,
     };

@@ -54,24 +54,32 @@ pub(super) const SIGNALS: &[Signal] = &[
         "peermem-container-failing",
         Role::Failure,
         &["nvidia-peermem-ctr"],
-        r"^kube-container \S*nvidia-peermem-ctr .*(?:waiting=CrashLoopBackOff|terminated=Error)|nvidia-peermem-ctr\b.*CrashLoopBackOff|CrashLoopBackOff.*nvidia-peermem-ctr|restarting failed container=nvidia-peermem-ctr",
+        r"^kube-container \S*nvidia-peermem-ctr .*(?:waiting=CrashLoopBackOff|terminated=Error)|nvidia-peermem-ctr\b.*CrashLoopBackOff|CrashLoopBackOff.*nvidia-peermem-ctr|restarting failed container[ =]nvidia-peermem-ctr",
+    ),
+    // What the container itself says of it.
+    line(
+        "peermem-refuses-loaded",
+        Role::Failure,
+        &["already loaded", "still loaded"],
+        r"(?i)nvidia[-_]peermem\b.*(?:already|still) loaded.*(?:cannot|can't|unable|fail|abort|exit|refus)|(?:error|fatal|fail\w*)\b.*nvidia[-_]peermem\b.*(?:already|still) loaded",
+    ),
+    line(
+        "driver-pod-crashing",
+        Role::Warning,
+        &["nvidia-driver-daemonset", "nvidia-gpu-driver"],
+        r"^kube-pod (?P<pod>\S*nvidia-(?:driver-daemonset|gpu-driver)\S*) .*status=CrashLoopBackOff\b",
+    ),
+    line(
+        "driver-pod-init-crashing",
+        Role::Warning,
+        &["nvidia-driver-daemonset", "nvidia-gpu-driver", "k8s-driver-manager"],
+        r"^kube-pod (?P<pod>\S*nvidia-(?:driver-daemonset|gpu-driver)\S*) .*status=Init:(?:CrashLoopBackOff|Error)|^kube-container (?P<container>\S*k8s-driver-manager) .*(?:waiting=CrashLoopBackOff|terminated=Error)",
     ),
     line(
         "peermem-loaded",
         Role::Context,
         &["nvidia_peermem", "nvidia-peermem"],
         r"^\s*nvidia_peermem\s+\d+\s+\d+|nvidia[-_]peermem.*\b(?:already|still) loaded|[Mm]odule nvidia[-_]peermem is (?:already |still )?(?:loaded|in use)",
-    ),
-    text(
-        "kernel-log-shown",
-        Role::Context,
-        &[
-            "nvidia: loading out-of-tree module",
-            "NVRM: loading NVIDIA UNIX",
-            "nvidia-nvlink: Nvlink Core is being initialized",
-            "nvidia_uvm: module",
-            "mlx5_core 0000:",
-        ],
     ),
     line(
         "cuda-system-not-ready",
@@ -109,11 +117,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["nvidia-driver-daemonset", "nvidia-gpu-driver-"],
         r"^kube-pod \S*nvidia-(?:driver-daemonset|gpu-driver)-\S+ .*ready=3/3\b|nvidia-(?:driver-daemonset|gpu-driver)-\S+\s+3/3\s+Running",
     ),
+    line("answer-true", Role::Context, &["true"], r#"^\s*(?:enabled:\s*)?"?true"?\s*$"#),
     line(
         "driver-resource-with-rdma",
         Role::Context,
         &["gdrcopy", "rdma", "useHostMofed", "nvidiadriver", "NVIDIADriver"],
-        r#"(?i)nvidiadriver\S* .*patched|"?(?:rdma|gdrcopy)"?: ?\{? ?"?enabled"?:? ?true|useHostMofed|kernelModuleConfig"#,
+        r#"(?i)nvidiadriver\S* .*patched|nvidiadriver\S* .*jsonpath=.*(?:rdma|gdrcopy)\.enabled|(?:rdma|gdrcopy)\.enabled\W{1,3}true\b|^\s*(?:rdma|gdrcopy):\s*$|"?(?:rdma|gdrcopy)"?: ?\{? ?"?enabled"?:? ?true|useHostMofed|kernelModuleConfig"#,
     ),
 ];
 
@@ -167,8 +176,17 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
+        cause: "kube-driver-drain-blocked",
+        needs: &["driver-pod-init-crashing"],
+        unless: &["kube-drain-refused"],
+        confidence: Confidence::Possible,
+        because: "the first container of a driver pod, the driver manager, fails: a drain that is refused is the usual cause, others exist",
+        refine: Some(manager_log),
+        ..RULE
+    },
+    Rule {
         cause: "peermem-sidecar-still-loaded",
-        needs: &["peermem-container-failing"],
+        any: &["peermem-container-failing", "peermem-refuses-loaded", "driver-pod-crashing"],
         unless: &["peermem-symbols-differ", "peermem-symbol-unknown"],
         confidence: Confidence::Likely,
         because: "the peermem container fails while its module is loaded: the module outlived a restart of the pod, which this release takes for a failure",
@@ -214,16 +232,38 @@ fn old_pod(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let others = case.first("driver-pod-3-of-3");
-    let patched = case.first("driver-resource-with-rdma");
-    let symptom = case.events.iter().find(|event| {
-        event.role == Role::Failure
-            || event.text.contains("cannot allocate buffer on the specified memory type")
-    });
-    if others.is_some() {
+    // A question of kubectl has its answer on the next line, a key of YAML its values.
+    let answered = |asked: &Event| {
+        !(asked.text.contains("jsonpath") || asked.text.ends_with(':'))
+            || case.events("answer-true").any(|answer| {
+                answer.place.file == asked.place.file
+                    && (1..=2).contains(&answer.place.line.saturating_sub(asked.place.line))
+            })
+    };
+    let patched = case.events("driver-resource-with-rdma").find(|asked| answered(asked));
+    let without_module = case
+        .events
+        .iter()
+        .find(|event| event.text.contains("cannot allocate buffer on the specified memory type"));
+    let symptom = case.events.iter().any(|event| event.role == Role::Failure) || without_module.is_some();
+    if let (Some(_), Some(without)) = (patched, without_module) {
+        claim.confidence = Confidence::Certain;
+        claim
+            .because
+            .push_str("; so it loads no module that hands GPU memory to the NICs, and NVSHMEM misses it");
+        claim.evidence.push(without.place);
+    } else if others.is_some() {
         claim.confidence = Confidence::Certain;
         claim.because.push_str("; others of the cluster have three");
-    } else if patched.is_none() && symptom.is_none() && case.count("driver-pod-1-of-1") == 0 {
+    } else if patched.is_none() {
+        // Where nobody asked for the other two containers, one is all there should be.
+        if !symptom {
+            return None;
+        }
         claim.confidence = Confidence::Possible;
+        claim.because = "a driver pod has one container: it was made before the configuration asked for RDMA, or that was never asked for".into();
+        claim.rules_out.clear();
+        claim.next = Some("`kubectl get nvidiadriver,clusterpolicy -A -o yaml | grep -A2 -E 'rdma|gdrcopy'` beside the containers of the pod".to_owned());
     }
     claim.evidence.extend([others, patched].into_iter().flatten().map(|event| event.place));
     let pods: BTreeSet<&str> = case
@@ -273,16 +313,25 @@ fn symbols(case: &Case, mut claim: Claim) -> Option<Claim> {
     unless_fine(case, claim)
 }
 
+fn manager_log(case: &Case, claim: Claim) -> Option<Claim> {
+    let event = case.first("driver-pod-init-crashing")?;
+    let pod = event.field("pod").or(event.field("container")).unwrap_or("<pod>").to_owned();
+    let claim = claim.next("the driver manager's log: `kubectl logs -n <namespace> <driver pod> -c k8s-driver-manager --previous`");
+    unless_fine(case, claim.about(pod))
+}
+
 fn kernel_line(case: &Case, claim: Claim) -> Option<Claim> {
     unless_fine(case, claim.next("the kernel's own line: `dmesg -T | grep nvidia_peermem` on that node"))
 }
 
 fn sidecar(case: &Case, mut claim: Claim) -> Option<Claim> {
     let loaded = case.first("peermem-loaded");
-    let kernel = case.first("kernel-log-shown");
-    match (loaded, kernel) {
-        (Some(loaded), _) => claim.evidence.push(loaded.place),
-        (None, _) if case.has("peermem-insert-refused") => return None,
+    let named = case.has_any(&["peermem-container-failing", "peermem-refuses-loaded"]);
+    match loaded {
+        // Which of the pod's containers fails must be known.
+        Some(loaded) if named => claim.evidence.push(loaded.place),
+        None if case.has("peermem-refuses-loaded") => {}
+        None if case.has("peermem-insert-refused") => return None,
         _ => {
             claim.confidence = Confidence::Possible;
             claim.because =

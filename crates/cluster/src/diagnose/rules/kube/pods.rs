@@ -21,6 +21,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["kube-pod ", "Pending"],
         r"^kube-pod (?P<pod>\S+) (?:.* )?(?:phase|status)=Pending",
     ),
+    // Asked for by age: what has just been made waits, too.
+    line(
+        "kube-pod-waiting",
+        Role::Warning,
+        &["kube-pod "],
+        r"^kube-pod (?P<pod>\S+) (?:.* )?status=(?:Pending|ContainerCreating|PodInitializing|Init:\d+/\d+|Terminating)\b",
+    ),
     line(
         "kube-image-not-pulled",
         Role::Warning,
@@ -46,6 +53,25 @@ pub(super) const SIGNALS: &[Signal] = &[
         Role::Warning,
         &["hostPath type check failed", "hostPath", "/etc/crusoe"],
         r#"hostPath type check failed: (?P<path>\S+) is not a (?:directory|file)|(?:mkdir|stat|mount\w*|hostPath)\S* .*?(?P<dir>/etc/crusoe\S*?)[:"]? .*(?:[Nn]o such file|does not exist|not a directory)"#,
+    ),
+    line(
+        "nccl-topo-file-unread",
+        Role::Warning,
+        &["opology file", "NCCL_TOPO_FILE", "topo file"],
+        r"(?i)(?:could not|cannot|can't|failed to|unable to) (?:open|find|read|load)\b.*(?:topology|topo) file:? (?P<path>/\S+)|(?:topology file|NCCL_TOPO_FILE|topo file)\b.*?(?P<path2>/[\w./-]+).*(?:no such file|not found|does not exist|missing)",
+    ),
+    line(
+        "host-path-absent",
+        Role::Context,
+        &["No such file or directory"],
+        r"^\s*(?:ls|stat|cat|find|test|head): (?:cannot (?:access|stat|open) )?['‘]?(?P<path>/[^\s'’:]*(?:topo|crusoe)[^\s'’:]*)",
+    ),
+    // Something is wrong; what it is the container's own log says.
+    line(
+        "kube-container-crashing",
+        Role::Follower,
+        &["CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError"],
+        r"^kube-(?:pod|container) (?P<pod>\S+) .*(?:status|waiting)=(?:Init:)?(?:CrashLoopBackOff|RunContainerError|CreateContainerError|CreateContainerConfigError)\b",
     ),
     line(
         "kube-disk-pressure",
@@ -82,6 +108,15 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
+        cause: "kube-too-few-free-nodes",
+        any: &["kube-pod-waiting", "kube-pod-pending"],
+        unless: &["kube-not-schedulable", "kube-image-not-pulled", "kube-host-path-refused"],
+        confidence: Confidence::Possible,
+        because: "a pod waits: for room, its image, a volume or its first container",
+        refine: Some(waits),
+        ..RULE
+    },
+    Rule {
         cause: "image-pull-failed",
         needs: &["kube-image-not-pulled"],
         confidence: Confidence::Certain,
@@ -97,6 +132,16 @@ pub(super) const RULES: &[Rule] = &[
         because: "the pod wants a host's path for NCCL's topology file, and the node does not have it",
         rules_out: &["the container was not started: no library has read anything yet"],
         refine: Some(host_path),
+        ..RULE
+    },
+    Rule {
+        cause: "kube-nccl-topo-file-missing",
+        needs: &["nccl-topo-file-unread"],
+        unless: &["kube-host-path-refused"],
+        confidence: Confidence::Likely,
+        because: "NCCL is told to read its topology from a file that is not there",
+        rules_out: &["the container runs: its mount was accepted, and what is in it is not what was meant"],
+        refine: Some(topo_file),
         ..RULE
     },
     Rule {
@@ -200,6 +245,25 @@ fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
     unless_fine(case, claim)
 }
 
+fn waits(case: &Case, claim: Claim) -> Option<Claim> {
+    let event = case.first_of(&["kube-pod-waiting", "kube-pod-pending"])?;
+    if ["kube-pod-waiting", "kube-pod-pending"]
+        .iter()
+        .all(|signal| !case.has(signal) || all_came_up(case, signal))
+    {
+        return None;
+    }
+    let name = pod(event);
+    let claim = claim.next("the events at the end of `kubectl describe pod <pod>`: FailedScheduling, Failed to pull image or FailedMount says which");
+    unless_fine(
+        case,
+        match name {
+            Some(name) => claim.about(name),
+            None => claim,
+        },
+    )
+}
+
 fn not_pulled(case: &Case, mut claim: Claim) -> Option<Claim> {
     if all_came_up(case, "kube-image-not-pulled") {
         return None;
@@ -232,6 +296,25 @@ fn host_path(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     unless_fine(case, claim.about(path))
+}
+
+fn topo_file(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let event = case.first("nccl-topo-file-unread")?;
+    let path = event.field("path").or(event.field("path2"))?.trim_end_matches([':', ',', '.']).to_owned();
+    // The node's own path has the container's at its end, behind the place where the debug pod mounts it.
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let absent = case.events("host-path-absent").find(|absent| {
+        absent.field("path").is_some_and(|seen| {
+            let seen = seen.trim_end_matches('/');
+            !folder.is_empty() && (seen.ends_with(folder) || seen.ends_with(&path))
+        })
+    });
+    match absent {
+        Some(absent) => claim.evidence.push(absent.place),
+        // NCCL goes on without: alone it costs speed, and another failure has another cause.
+        None => claim.caution = true,
+    }
+    Some(claim.about(path))
 }
 
 fn disk(case: &Case, mut claim: Claim) -> Option<Claim> {

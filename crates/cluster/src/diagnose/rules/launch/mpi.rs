@@ -111,6 +111,15 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
+        cause: "mpijob-launcher-before-workers",
+        any: &["orte-daemons-failed", "orte-no-route"],
+        unless: &["ssh-name-unresolved", "ssh-host-key-refused", "sshd-not-there"],
+        confidence: Confidence::Possible,
+        because: "mpirun could not start its daemons on other hosts; its list of reasons is the same for every failure and says nothing",
+        refine: Some(daemons),
+        ..RULE
+    },
+    Rule {
         cause: "image-without-sshd",
         needs: &["sshd-not-there"],
         confidence: Confidence::Certain,
@@ -142,6 +151,13 @@ fn inside_container(case: &Case, mut claim: Claim) -> Option<Claim> {
     unless_fine(case, claim)
 }
 
+fn daemons(case: &Case, claim: Claim) -> Option<Claim> {
+    let claim = claim.next(
+        "the lines of ssh right above (names, host keys, refused connections), and the workers' own logs",
+    );
+    unless_fine(case, claim)
+}
+
 /// Names that ssh did not resolve; each with its first and last line.
 fn unresolved(case: &Case) -> Vec<&Event> {
     case.events("ssh-name-unresolved").collect()
@@ -152,12 +168,20 @@ fn reached_later(case: &Case) -> Option<&Event> {
     let last = *unresolved(case).last()?;
     let names: BTreeSet<&str> =
         unresolved(case).iter().filter_map(|event| event.field("host")).map(short).collect();
+    // Other hosts of the same attempt are reached before and after the one that is not.
+    let given_up = |event: &Event| {
+        ["orte-daemons-failed", "orte-no-route"]
+            .iter()
+            .flat_map(|signal| case.events(signal))
+            .any(|end| last.before(end) == Some(true) && end.before(event) == Some(true))
+    };
     case.events("ssh-host-reached").find(|event| {
-        last.before(event) == Some(true) || {
+        let same = event.field("host").is_some_and(|host| names.contains(short(host)));
+        match last.before(event) {
+            Some(true) => same || given_up(event),
             // Another attempt's log, with the same host.
-            event.place.file != last.place.file
-                && last.before(event).is_none()
-                && event.field("host").is_some_and(|host| names.contains(short(host)))
+            None => same && event.place.file != last.place.file,
+            Some(false) => false,
         }
     })
 }

@@ -18,8 +18,16 @@ pub(super) const SIGNALS: &[Signal] = &[
     line(
         "slurm-time-limit-reached",
         Role::Follower,
-        &["DUE TO TIME LIMIT", "state=TIMEOUT"],
-        r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b",
+        &["DUE TO TIME LIMIT", "TIMEOUT", "Reason=TimeLimit"],
+        r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b|\bJobState=TIMEOUT\b|^State: TIMEOUT\b|Reason=TimeLimit\b",
+    ),
+    line("sacct-failed", Role::Follower, &["sacct job="], r"^sacct job=.* state=FAILED\b"),
+    // What tools that run jobs say of a job: that it failed, not why.
+    line(
+        "job-failed",
+        Role::Follower,
+        &["Missing success indicators", "failed"],
+        r"Missing success indicators|(?i)\bjob [\w./-]+ (?:has )?failed(?:$|[:.,])",
     ),
     text("ipc-register-failed", Role::Failure, &["Failed to register remote memory"]),
     text("device-ordinal-invalid", Role::Failure, &["invalid device ordinal"]),
@@ -29,10 +37,24 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["peer access is not supported between these two devices", "cudaIpcOpenMemHandle failed"],
     ),
     line(
+        "ipc-handle-invalid",
+        Role::Failure,
+        &["invalid resource handle", "cudaErrorInvalidResourceHandle"],
+        r"(?i)(?:deep_?ep|ipc|peer|buffer|symmetric|runtime\.sync).*(?:invalid resource handle|InvalidResourceHandle)|(?:invalid resource handle|InvalidResourceHandle).*(?:ipc|peer)",
+    ),
+    line(
         "one-gpu-for-each-task",
         Role::Context,
-        &["gpus-per-task", "GPUS_PER_TASK", "gpu-bind", "GPU_BIND", "device_count", "visible devices: 1"],
-        r"gpus-per-task[= ]1\b|GPUS_PER_TASK\W+1\b|gpu[-_]bind\W+(?:single:1|per_task:1|map_gpu)|(?i)GPU_BIND\W+(?:single:1|per_task:1)|device_count(?:\(\))?\W+1\b|visible devices: 1\b",
+        &[
+            "gpus-per-task",
+            "GPUS_PER_TASK",
+            "gpu-bind",
+            "GPU_BIND",
+            "device_count",
+            "visible devices: 1",
+            "nvidia-smi -L | wc",
+        ],
+        r"nvidia-smi -L \| wc -l\W+1\s*$|gpus-per-task[= ]1\b|GPUS_PER_TASK\W+1\b|gpu[-_]bind\W+(?:single:1|per_task:1|map_gpu)|(?i)GPU_BIND\W+(?:single:1|per_task:1)|device_count(?:\(\))?\W+1\b|visible devices: 1\b",
     ),
     line(
         "one-gpu-visible-to-task",
@@ -88,6 +110,15 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
+        cause: "one-gpu-visible",
+        needs: &["ipc-handle-invalid"],
+        confidence: Confidence::Likely,
+        because: "a handle of a neighbour's memory cannot be opened, and each task sees one GPU only: the neighbour's GPU is none of its own",
+        rules_out: &["a handle from another host would fail in tasks that see all GPUs of theirs, too"],
+        refine: Some(isolated_handle),
+        ..RULE
+    },
+    Rule {
         cause: "enroot-nvidia-hook",
         needs: &["container-cli-missing"],
         confidence: Confidence::Certain,
@@ -121,8 +152,15 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
     if ended_well(case, event) || !confident_claims(case, RESIDUAL).is_empty() {
         return None;
     }
-    let harmless =
-        ["slurm-cancelled", "slurm-time-limit-reached", "sigterm", "srun-task-exit", "mpi-boilerplate"];
+    let harmless = [
+        "slurm-cancelled",
+        "slurm-time-limit-reached",
+        "sigterm",
+        "srun-task-exit",
+        "mpi-boilerplate",
+        "sacct-failed",
+        "job-failed",
+    ];
     let trouble = case.events.iter().any(|other| {
         matches!(other.role, Role::Failure | Role::Follower)
             && !harmless.contains(&other.signal)
@@ -139,6 +177,18 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
         claim.confidence = Confidence::Certain;
     }
     Some(about(case, claim, "job"))
+}
+
+fn isolated_handle(case: &Case, mut claim: Claim) -> Option<Claim> {
+    if case.has_any(&["ipc-register-failed", "device-ordinal-invalid", "peer-access-refused"]) {
+        return None;
+    }
+    let several = case.per_node.is_some_and(|per| per > 1) || case.ranks_seen.len() > 1;
+    let shown = case
+        .first("one-gpu-for-each-task")
+        .or_else(|| case.first("one-gpu-visible-to-task").filter(|_| several))?;
+    claim.evidence.push(shown.place);
+    unless_fine(case, claim.about("CUDA_VISIBLE_DEVICES"))
 }
 
 fn isolated(case: &Case, mut claim: Claim) -> Option<Claim> {

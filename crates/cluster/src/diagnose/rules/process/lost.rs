@@ -21,7 +21,7 @@ pub(super) const SIGNALS: &[Signal] = &[
             "lost communication with a remote daemon",
             "onnection closed by peer",
         ],
-        r"remote peer (?P<a>[\w.-]+)(?:<|\[)|(?i)(?:(?:recv|read|receive) from|(?:send|write|connect(?:ed|ion)?) to|\bpeer|\bhost)[ =:]+\[?(?P<b>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)\]?[<:]?\S*.*?(?:connection (?:reset|timed out|closed)|no route to host|host is unreachable)|(?i)(?:connection (?:reset by peer|timed out|closed by peer)|no route to host|host is unreachable).*?(?:from|to|with|peer|host)[ =:]+\[?(?P<c>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)",
+        r"remote peer (?P<a>[\w.-]+)(?:<|\[)|(?i)(?:(?:recv|read|receive) from|(?:send|write|connect(?:ed|ion)?) to|\bpeer|\bhost)[ =:]+\[?(?P<b>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)\]?[<:]?\S*.*?(?:connection (?:reset|timed out|closed)|no route to host|host is unreachable)|(?i)(?:connection (?:reset by peer|timed out|closed by peer)|no route to host|host is unreachable).*?(?:from|to|with|peer|host)[ =:]+\[?(?P<c>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)|(?i)connection (?:reset|timed out|closed)(?: by (?:remote )?peer)?:? \[(?P<d>[A-Za-z0-9][\w-]*(?:\.[\w-]+)+)\]",
     ),
     line(
         "node-out-of-reach",
@@ -32,8 +32,10 @@ pub(super) const SIGNALS: &[Signal] = &[
             "No route to host",
             "Host is unreachable",
             "not responding",
+            "missed too many heartbeats",
+            "because its node has died",
         ],
-        r"node '(?P<a>[\w.-]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat|[Rr]emote daemon:? \[[^\]]*\] on node (?P<b>[\w.-]+)|[Nn]odes? (?P<c>[\w.-]+) not responding|No route to host|Host is unreachable",
+        r"missed too many heartbeats|because its node has died|node '(?P<a>[\w.-]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat|[Rr]emote daemon:? \[[^\]]*\] on node (?P<b>[\w.-]+)|[Nn]odes? (?P<c>[\w.-]+) not responding|No route to host|Host is unreachable",
     ),
     line(
         "node-not-ready",
@@ -65,11 +67,12 @@ struct Group<'a> {
 fn groups(case: &Case) -> BTreeMap<String, Group<'_>> {
     let mut groups: BTreeMap<String, Group<'_>> = BTreeMap::new();
     let named = case.events.iter().any(|event| event.node.is_some() && event.rank.is_some());
+    let by_file = !named && files_are_nodes(case);
     for event in &case.events {
         let key = match (&event.node, event.rank.and_then(|rank| case.node_of(rank))) {
             (_, Some(node)) => format!("node {node}"),
             (Some(node), None) => node.to_string(),
-            (None, None) if named || event.rank.is_some() => continue,
+            (None, None) if named || event.rank.is_some() && !by_file => continue,
             (None, None) => format!("file {}", event.place.file),
         };
         let group = groups.entry(key).or_default();
@@ -80,6 +83,15 @@ fn groups(case: &Case) -> BTreeMap<String, Group<'_>> {
         }
     }
     groups
+}
+
+/// Whether a file is a node's: there are several, and one has several ranks' lines.
+fn files_are_nodes(case: &Case) -> bool {
+    let mut ranks: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for event in &case.events {
+        ranks.entry(event.place.file).or_default().extend(event.rank);
+    }
+    ranks.len() > 1 && ranks.values().any(|ranks| ranks.len() > 1)
 }
 
 /// Whether the ranks that report nothing wrong are the block of ranks of one node, and all others report something.
@@ -103,7 +115,7 @@ fn block(case: &Case) -> bool {
 
 /// The host that an event names.
 fn host(event: &Event) -> Option<&str> {
-    ["a", "b", "c"].iter().find_map(|name| event.field(name)).map(|host| host.trim_end_matches('.'))
+    ["a", "b", "c", "d"].iter().find_map(|name| event.field(name)).map(|host| host.trim_end_matches('.'))
 }
 
 fn silent(case: &Case, mut claim: Claim) -> Option<Claim> {

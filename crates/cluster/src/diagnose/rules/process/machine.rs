@@ -23,7 +23,7 @@ pub(super) const SIGNALS: &[Signal] = &[
             "ray.exceptions.OutOfMemoryError",
             "running low on memory",
         ],
-        r"OOMKilled|oom[-_]kill(?:er)?\b.*(?:event|StepId|task_memcg|constraint|gfp_mask)|oom_kill[ =:]+[1-9]|Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<comm>[^)]+)\)|Memory cgroup out of memory: Kill(?:ed)? process (?P<pid2>\d+) \((?P<comm2>[^)]+)\)|\bOUT_OF_MEMORY\b|out-of-memory handler|invoked oom-killer|low on resource: memory|ray\.exceptions\.OutOfMemoryError|node running low on memory",
+        r"OOMKilled|(?:^\s*|[^0-9\s]\s*|[1-9]\d*\s+)oom[-_]kill(?:er)?\b.*(?:event|StepId|task_memcg|constraint|gfp_mask)|oom_kill[ =:]+[1-9]|Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<comm>[^)]+)\)|Memory cgroup out of memory: Kill(?:ed)? process (?P<pid2>\d+) \((?P<comm2>[^)]+)\)|\bOUT_OF_MEMORY\b|out-of-memory handler|invoked oom-killer|low on resource: memory|ray\.exceptions\.OutOfMemoryError|node running low on memory",
     ),
     line(
         "cuda-out-of-memory",
@@ -33,8 +33,12 @@ pub(super) const SIGNALS: &[Signal] = &[
             "CUDA error: out of memory",
             "CUDA_ERROR_OUT_OF_MEMORY",
             "cudaErrorMemoryAllocation",
+            "failure 2 'out of memory'",
+            "failure 2: out of memory",
+            "'out of memory'",
+            "RESOURCE_EXHAUSTED: Out of memory",
         ],
-        r"(?:OutOfMemoryError|RuntimeError|AcceleratorError|CUDA error|CUDA_ERROR|cudaError).*?(?:out of memory|OUT_OF_MEMORY|MemoryAllocation)(?:.*?Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?",
+        r"RESOURCE_EXHAUSTED: Out of memory|(?:OutOfMemoryError|RuntimeError|AcceleratorError|CUDA error|C(?:uda|UDA) failure|CUDA_ERROR|cudaError).*?(?:out of memory|OUT_OF_MEMORY|MemoryAllocation)(?:.*?Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?",
     ),
     line(
         "xid-of-hardware",

@@ -65,13 +65,14 @@ pub(in crate::diagnose::rules) fn at(case: &Case, place: Place) -> Option<&Event
 
 /// The claim, unless the run went on to a good end after all of its evidence.
 pub(in crate::diagnose::rules) fn unless_fine(case: &Case, claim: Claim) -> Option<Claim> {
-    let fine = !claim.evidence.is_empty()
-        && claim
-            .evidence
-            .iter()
-            .filter_map(|&place| at(case, place))
-            .filter(|event| matches!(event.role, Role::Failure | Role::Warning | Role::Follower))
-            .any(|event| ended_well(case, event));
+    let events = || claim.evidence.iter().filter_map(|&place| at(case, place));
+    let bad = |event: &&Event| matches!(event.role, Role::Failure | Role::Follower);
+    // A warning beside a failure may stand in a file of its own, where other things went well.
+    let fine = if events().any(|event| bad(&event)) {
+        events().filter(bad).any(|event| ended_well(case, event))
+    } else {
+        events().filter(|event| event.role == Role::Warning).any(|event| ended_well(case, event))
+    };
     (!fine).then_some(claim)
 }
 

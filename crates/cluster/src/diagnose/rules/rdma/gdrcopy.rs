@@ -27,7 +27,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "gdrdrv-loaded",
         Role::Context,
         &["gdrdrv"],
-        r"(?:^|\s)gdrdrv\s+\d+\s+\d+\b|^\s*(?P<major>\d+) gdrdrv\s*$|loading gdrdrv version",
+        r"(?:^|\s)gdrdrv\s+\d+\s+\d+\b|^\s*(?P<major>\d+) gdrdrv\s*$|\b\d+ gdrdrv\b|loading gdrdrv version|\bgdrdrv(?: v?\d[\d.]*)?,? (?:module )?(?:is |was )?(?:loaded|registered)\b",
     ),
     line("gdrdrv-node-absent", Role::Context, &["/dev/gdrdrv"], r"/dev/gdrdrv\W*: No such file"),
     line(
@@ -79,13 +79,13 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         cause: "gdrdrv-node-wrong",
         needs: &["gdr-version-ioctl-failed"],
-        confidence: Confidence::Certain,
+        confidence: Confidence::Likely,
         because: "/dev/gdrdrv opens but another driver answers (errno {errno}): its major number is not that of gdrdrv",
         rules_out: &[
             "`might be too old` misleads: a gdrdrv that is old answers the call",
             "a node that is not there gives ENOENT when it is opened, not EINVAL of a call",
         ],
-        refine: Some(unless_fine),
+        refine: Some(other_driver),
         ..RULE
     },
     Rule {
@@ -123,6 +123,41 @@ fn not_bound(case: &Case, mut claim: Claim) -> Option<Claim> {
         claim.confidence = Confidence::Certain;
     }
     claim.evidence.extend(case.first("open-kernel-driver").map(|event| event.place));
+    unless_fine(case, claim)
+}
+
+fn other_driver(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let major = |signal: &str| case.events(signal).find(|event| event.field("major").is_some());
+    let (device, driver) = (major("gdrdrv-node"), major("gdrdrv-loaded"));
+    let shown = device.or(driver).or_else(|| case.first("gdrdrv-loaded"));
+    match (device, driver) {
+        (Some(device), Some(driver)) if device.field("major") == driver.field("major") => {
+            claim.confidence = Confidence::Possible;
+            claim.because = "the node and the driver have the same major number now, and the call is refused: the container may have another node, or library and module differ".into();
+            claim.rules_out.clear();
+            claim.next = Some("`ls -l /dev/gdrdrv` inside the container, and `modinfo -F version gdrdrv` beside the library's version".to_owned());
+        }
+        (Some(device), Some(driver)) => {
+            claim.confidence = Confidence::Certain;
+            claim.evidence.extend([device.place, driver.place]);
+        }
+        _ => {
+            if let Some(shown) = shown {
+                claim.evidence.push(shown.place);
+                return unless_fine(case, claim);
+            }
+            let errno = case.first("gdr-version-ioctl-failed")?.field("errno").unwrap_or("?");
+            claim.confidence = Confidence::Possible;
+            claim.because = format!(
+                "/dev/gdrdrv opens and refuses the first call (errno {errno}): its major number may be another driver's, or module and library are of different age"
+            );
+            claim.rules_out.clear();
+            claim.next = Some(
+                "`ls -l /dev/gdrdrv` beside `grep gdrdrv /proc/devices`: two major numbers are this cause"
+                    .to_owned(),
+            );
+        }
+    }
     unless_fine(case, claim)
 }
 

@@ -32,7 +32,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "ep-figure",
         Role::Context,
         &["Best dispatch", "Best combine", "Dispatch bandwidth", "Combine bandwidth"],
-        r"(?P<gbs>\d+(?:\.\d+)?) GB/s",
+        r"(?P<gbs>\d+(?:\.\d+)?) GB/s(?: \((?P<over>\w+)\))?",
     ),
     line(
         "nic-second-plane-idle",
@@ -52,6 +52,13 @@ pub(super) const SIGNALS: &[Signal] = &[
             "NVSHMEM_IBGDA_ENABLE_MULTI_PORT",
         ],
     ),
+    // What someone wrote below a figure.
+    line(
+        "figure-below-expectation",
+        Role::Context,
+        &["xpect", "only half", "about half", "half of"],
+        r"(?i)\bexpect(?:ed|ing|ation)?\b\W{0,3}(?:(?:was|is|about|around|roughly|at least|more like)\W{0,2})*(?:~|>=?|≥)?\s*(?:\d+(?:\.\d+)?(?:\b\s*(?:GB|\?|here|for|on|$|[.,)-]))|double|twice|more\b)|\b(?:only|about|just) half (?:of |the |what)",
+    ),
     text("nvshmem-put-bw", Role::Context, &["shmem_put_bw"]),
 ];
 
@@ -59,6 +66,13 @@ pub(super) const SIGNALS: &[Signal] = &[
 pub(super) const RULES: &[Rule] = &[
     // Where a CPU thread rings the doorbells, half of the usual figure is what that gives.
     Rule { cause: "nic-shared-by-two-gpus", unless: &["ibgda-cpu-fallback"], refine: Some(shared), ..RULE },
+    Rule {
+        cause: "nic-shared-by-two-gpus",
+        needs: &["ep-figure"],
+        unless: &["ibgda-cpu-fallback"],
+        refine: Some(low),
+        ..RULE
+    },
     Rule { cause: "pe-mapping-with-uid-bootstrap", refine: Some(one_for_all), ..RULE },
     Rule { cause: "multi-plane-unused", refine: Some(one_plane), ..RULE },
 ];
@@ -77,9 +91,11 @@ fn judged(case: &Case, cause: &'static str) -> Option<Claim> {
     Some(claim)
 }
 
-/// The best figure of a dispatch or combine, if one is printed.
+/// The best figure of a dispatch or combine between nodes, if one is printed.
 fn figure(case: &Case) -> Option<(f64, &Event)> {
+    // Inside of a node no NIC takes part.
     case.events("ep-figure")
+        .filter(|event| event.field("over") != Some("NVL"))
         .filter_map(|event| Some((event.field("gbs")?.parse::<f64>().ok()?, event)))
         .max_by(|a, b| a.0.total_cmp(&b.0))
 }
@@ -122,18 +138,71 @@ fn list_is_common(case: &Case) -> bool {
         || case.events("nvshmem-hca-parsed").any(|event| event.number("of").is_some_and(|of| of > 1))
 }
 
+/// NICs that processes of a node chose, by process.
+type Choices<'a> = BTreeMap<String, (i64, &'a Event)>;
+
+/// A node whose processes share NICs by NVSHMEM's choice: its name, and what they chose.
+fn sharing<'a>(nodes: &'a BTreeMap<String, Choices<'a>>) -> Option<(&'a String, &'a Choices<'a>)> {
+    nodes.iter().find(|(_, chosen)| {
+        let distinct: BTreeSet<i64> = chosen.values().map(|(nic, _)| *nic).collect();
+        chosen.len() >= 2 && distinct.len() * 2 <= chosen.len()
+    })
+}
+
+/// A figure that is low for its hardware, and nothing that says why.
+fn low(case: &Case, claim: Claim) -> Option<Claim> {
+    let known = ["nic-shared-by-two-gpus", "pe-mapping-with-uid-bootstrap", "multi-plane-unused"];
+    let (gbs, event) = figure(case)?;
+    if case.judged.iter().any(|(cause, ..)| known.contains(cause)) || case.has("nvshmem-nic-choice") {
+        return None;
+    }
+    let remark = case.events("figure-below-expectation").find(|remark| {
+        remark.place.file == event.place.file && remark.place.line.abs_diff(event.place.line) <= NEAR
+    });
+    let efa = case.version("nic") == Some("efa") || case.version("transport") == Some("efa");
+    let low = event.field("over") == Some("RDMA") && gbs <= LOW && !efa;
+    if remark.is_none() && !low {
+        return None;
+    }
+    let mut made = Claim {
+        confidence: Confidence::Possible,
+        because: format!(
+            "{gbs} GB/s is less than such NICs carry: ranks that share a NIC, a plane that idles, a wrong NIC or a slow link; the figure alone does not tell"
+        ),
+        ..claim
+    };
+    made.evidence = [Some(event), remark].into_iter().flatten().map(|event| event.place).collect();
+    made.next = Some(COUNTERS.to_owned());
+    Some(made)
+}
+
+/// What no NIC of 400 Gb/s for each GPU is as slow as: less than half of the lowest figures of DeepEP V1 between nodes (43 GB/s, its README).
+const LOW: f64 = 20.0;
+/// Lines between a figure and a remark about it.
+const NEAR: u64 = 12;
+/// What tells a shared NIC, an idle plane and a slow link apart.
+const COUNTERS: &str = "traffic counters of all HCAs during a run (`cat /sys/class/infiniband/*/ports/*/counters/port_xmit_data` before and after), and NVSHMEM_DEBUG=INFO for the NIC of each rank";
+
 fn shared(case: &Case, claim: Claim) -> Option<Claim> {
-    if let Some(claim) = judged(case, "nic-shared-by-two-gpus") {
+    if let Some(mut claim) = judged(case, "nic-shared-by-two-gpus") {
+        let nodes = choices(case, "0");
+        let proof = sharing(&nodes).filter(|(_, chosen)| {
+            // Each with a list of its own, all take its first element.
+            !list_per_rank(case) || chosen.values().any(|(nic, _)| *nic != 0)
+        });
+        if let Some((_, chosen)) = proof {
+            claim.evidence.extend(chosen.values().take(2).map(|(_, event)| event.place));
+        } else {
+            claim.confidence = Confidence::Possible;
+            claim.next = Some(COUNTERS.to_owned());
+        }
         return Some(claim);
     }
     if list_per_rank(case) || fast(case) {
         return None;
     }
     let nodes = choices(case, "0");
-    let (node, chosen) = nodes.iter().find(|(_, chosen)| {
-        let distinct: BTreeSet<i64> = chosen.values().map(|(nic, _)| *nic).collect();
-        chosen.len() >= 2 && distinct.len() * 2 <= chosen.len()
-    })?;
+    let (node, chosen) = sharing(&nodes)?;
     let mut twice = chosen.values().map(|(_, event)| *event);
     let half = figure(case).filter(|(gbs, _)| HALF.contains(gbs));
     let (first, second) = (twice.next()?, twice.next()?);
@@ -200,7 +269,11 @@ fn one_for_all(case: &Case, claim: Claim) -> Option<Claim> {
 }
 
 fn one_plane(case: &Case, claim: Claim) -> Option<Claim> {
-    if let Some(claim) = judged(case, "multi-plane-unused") {
+    if let Some(mut claim) = judged(case, "multi-plane-unused") {
+        if !case.has_any(&["nic-two-planes", "nic-second-plane-idle"]) {
+            claim.confidence = Confidence::Possible;
+            claim.next = Some(COUNTERS.to_owned());
+        }
         return Some(claim);
     }
     if case.version("line") == Some("v2") || !case.has("nic-two-planes") && !case.has("nic-second-plane-idle")

@@ -1,6 +1,7 @@
 //! Verbs libraries, locked memory, and UCX over them.
 
 use crate::diagnose::Case;
+use crate::diagnose::context::MEMLOCK;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::rules::process::story::{RULE, about, at, line, text, unless_fine, writer};
@@ -24,9 +25,10 @@ pub(super) const SIGNALS: &[Signal] = &[
         Role::Warning,
         &["No IB devices found", "NET/IB : No device found", "No RDMA devices found"],
     ),
+    // A run goes on over TCP: that it ends well takes nothing back.
     line(
         "ucx-device-not-available",
-        Role::Warning,
+        Role::Context,
         &["is not available, please use one or more of"],
         r"network device '(?P<device>[^']+)' is not available, please use one or more of: (?P<offered>.*)",
     ),
@@ -140,8 +142,21 @@ fn tcp_only(case: &Case, claim: Claim) -> Option<Claim> {
     unless_fine(case, claim)
 }
 
+/// A limit of locked memory, KiB, that is surely too small for buffers of GPUs: 64 GiB would not be.
+const SMALL: u64 = 16 << 20;
+
 fn limit_unknown(case: &Case, claim: Claim) -> Option<Claim> {
-    let claim = unless_fine(case, claim)?;
+    let mut claim = unless_fine(case, claim)?;
+    let shown = case.variables.get(MEMLOCK).filter(|_| !case.has("memlock-limit-none"));
+    if let Some((shown, limit)) = shown.and_then(|shown| Some((shown, shown.value.parse::<u64>().ok()?)))
+        && limit <= SMALL
+    {
+        claim.confidence = Confidence::Certain;
+        claim.because =
+            format!("verbs calls are refused memory while at most {limit} KiB may be locked (ulimit -l)");
+        claim.evidence.push(shown.place);
+        return Some(claim);
+    }
     let call = claim.evidence.iter().find_map(|&place| at(case, place)?.field("call").map(str::to_owned));
     let claim = match call {
         Some(call) => claim.about(call),
