@@ -48,7 +48,7 @@ type Checks = &'static [(&'static str, &'static str)];
 fn parts() -> [(Checks, &'static str); 7] {
     [
         (check::CHECKS, "expertrail check"),
-        (topo::CHECKS, "expertrail check"),
+        (topo::CHECKS, "expertrail check and topo"),
         (stack::CHECKS, "expertrail check"),
         (kube::CHECKS, "expertrail check --kube"),
         (probe::CHECKS, "expertrail check --probe"),

@@ -117,39 +117,38 @@ const GUIDE_OUT: &str = "guide's script, 20 SMs, hidden 3072, whole call: its sa
 const GUIDE_OUT_FOUR: &str = "guide's script, 20 SMs, hidden 3072, whole call: its B200 figures are of one run of four nodes and two runs of two, \
      which agree within a few percent; give or take 10 % (judge's reference, too)";
 const GUIDE_OUT_OTHER: &str = "guide's script, 20 SMs, hidden 3072, whole call: from the lowest share of the NIC at two nodes to the highest at four; \
-     other numbers of nodes were not measured";
+     this GPU was not measured on so many nodes";
 
-/// What the guide's script reached of the NIC with as many nodes: judge's references of this GPU, or of any where this one
-/// has none. All copies but those for the own node cross: (N-1)/N of what is printed.
-fn guide_out(case: &Case<'_>, nodes: usize) -> Option<Share> {
+/// What the guide's script reached of the NIC on so many nodes by judge's references, of one GPU or (none) of all. All
+/// copies but those for the own node cross: (N-1)/N of what is printed.
+fn guide_out(gpu: Option<&str>, combine: bool, nodes: usize) -> Option<Share> {
     let file = references();
-    let op = if case.combine { "combine" } else { "dispatch" };
-    let runs = || {
-        file.references.iter().filter(move |reference| {
+    let op = if combine { "combine" } else { "dispatch" };
+    let wire = (nodes as f64 - 1.0) / nodes as f64 / GUIDE_NIC;
+    file.references
+        .iter()
+        .filter(|reference| {
             reference.engine == "guide"
                 && reference.section == Section::Internode
                 && reference.op == op
                 && reference.settings.get("nodes").and_then(Value::as_u64) == Some(nodes as u64)
+                && gpu.is_none_or(|gpu| gpu.eq_ignore_ascii_case(&reference.gpu))
         })
-    };
-    let own = |gpu: &str| case.gpu.is_some_and(|known| known.eq_ignore_ascii_case(gpu));
-    let known = runs().any(|reference| own(&reference.gpu));
-    let wire = (nodes as f64 - 1.0) / nodes as f64 / GUIDE_NIC;
-    runs()
-        .filter(|reference| !known || own(&reference.gpu))
         .map(|reference| reference.range(file.variation))
         .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
         .map(|(low, high)| [low * wire, high * wire])
 }
 
-/// [`guide_out`], and between and beyond the numbers of nodes that were measured the widest of both.
+/// [`guide_out`] of this GPU, of all where the guide has none of it; where nobody measured so many nodes the widest of
+/// what was.
 fn guide_inter(case: &Case<'_>) -> Reached {
-    if let Some(share) = guide_out(case, case.nodes) {
+    let of = |gpu, nodes| guide_out(gpu, case.combine, nodes);
+    let own = case.gpu.filter(|gpu| GUIDE_NODES.iter().any(|&nodes| of(Some(gpu), nodes).is_some()));
+    if let Some(share) = of(own, case.nodes) {
         let basis = if case.nodes == GUIDE_NODES[0] { GUIDE_OUT } else { GUIDE_OUT_FOUR };
         return Reached { share: Some(share), basis };
     }
-    let ends = GUIDE_NODES.map(|nodes| guide_out(case, nodes));
-    let share = match ends {
+    let share = match GUIDE_NODES.map(|nodes| of(None, nodes)) {
         [Some(few), Some(more)] => Some([few[0].min(more[0]), few[1].max(more[1])]),
         _ => None,
     };
