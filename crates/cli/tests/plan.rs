@@ -220,6 +220,28 @@ fn printed_numbers_are_read() {
 }
 
 #[test]
+fn a_profile_with_a_rate_that_is_none() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("profile.json");
+    fs::write(&file, r#"{"id":"own","nvlink_gbytes":-450,"nic_gbytes_per_gpu":50}"#).unwrap();
+    let output = run(&["--preset", "deepseek-v3", "--profile", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("nvlink_gbytes of the profile: -450"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_guides_own_setting_is_no_warning() {
+    // 256 MiB at 40 SMs hold top-k 16: only the hint, which provides for 128 choices, is larger.
+    let out = ok(&["--preset", "guide-intranode", "--gpu", "b200", "--engine", "deepep-v1", "--strict"], 0);
+    assert!(out.contains("NOTE    L013"), "{out}");
+    // Its figures of four nodes are those of two.
+    let four = ["--preset", "guide-internode", "--nodes", "4", "--gpu", "b200", "--nic", "cx7-400"];
+    let out = ok(&[&four[..], &["--engine", "deepep-v1", "--alpha-us", "30"]].concat(), 0);
+    assert!(out.contains("50.5-61.7") && out.contains("45.9-56.1"), "{out}");
+    assert!(out.contains("ceilings of figures have none"), "{out}");
+}
+
+#[test]
 fn bad_arguments() {
     let h200 = ["--preset", "deepseek-v3", "--gpu", "h200"];
     let with = |more: &[&'static str]| [&h200[..], more].concat();
@@ -235,6 +257,12 @@ fn bad_arguments() {
         (with(&["--nvlink-gb-s", "nan"]), "--nvlink-gb-s"),
         (with(&["--frontend-gb-s", "0"]), "--frontend-gb-s"),
         (with(&["--alpha-us", "-1"]), "--alpha-us"),
+        (with(&["--alpha-us", "1e308"]), "--alpha-us 1e308: 0 to 1000000000 microseconds wanted"),
+        (with(&["--nvlink-gb-s", "1e-300"]), "--nvlink-gb-s 1e-300: a positive number wanted, 0.001 to"),
+        (with(&["--tokens", "0"]), "tokens 0: 1 to 16777216 wanted"),
+        (with(&["--groups", "8", "--top-groups", "9"]), "--groups 8 --top-groups 9: "),
+        (with(&["--groups", "7", "--top-groups", "4"]), "256 experts divide into evenly"),
+        (with(&["--groups", "0", "--top-groups", "4"]), "--groups 0 --top-groups 4: 1 or more groups"),
         (with(&["--hidden", "7100"]), "128"),
         (with(&["--top-k", "33"]), "32"),
         (with(&["--groups", "8"]), "--top-groups"),

@@ -68,6 +68,9 @@ fn settings_of_v1() {
     refuses(&with(Some(40), None), "L008");
     allows(&with(Some(40), Some(20)));
     allows(&with(Some(40), Some(40)));
+    // An H200 has 132 SMs, and all blocks run at once.
+    refuses(&with(Some(134), Some(134)), "L022");
+    assert!(!ids(&with(Some(132), Some(132))).iter().any(|(id, _)| id == "L022"));
     // Inside a node no queue pairs are used.
     allows(&settings(v3(1), Settings { sms: Some(40), ..Settings::default() }));
 }
@@ -108,7 +111,20 @@ fn buffers_of_v1() {
     allows(&with(v3(1), Some(1 << 32), None));
     refuses(&with(v3(1), Some(1 << 35), None), "L011");
     refuses(&with(v3(1), Some((1 << 30) + 64), None), "L012");
-    assert_eq!(ids(&with(v3(2), Some(128 << 20), None)), [("L013".to_owned(), Level::Warn)]);
+    // 10 channels x 8 ranks x 288 slots: of 7168 + 8 + 96 + 224 bytes in FP8 dispatch 172.7 MB, of 14336 + 8 + 32 in combine
+    // 331.2 MB; 128 MiB hold neither, 340 MiB both.
+    refuses(&with(v3(2), Some(128 << 20), None), "L013");
+    refuses(&with(v3(2), None, Some(128)), "L013");
+    let note =
+        |request: &Request| plan(request).unwrap().lints.into_iter().find(|lint| lint.id == "L013").unwrap();
+    let fits = with(v3(2), Some(340 << 20), None);
+    allows(&fits);
+    assert_eq!(note(&fits).level, Level::Note);
+    // The guide's own script: 256 MiB at 40 SMs, where 20 x 8 x 256 x (6144 + 8 + 192) = 259.9 MB are taken of 268.4.
+    let guide = Settings { guide_buffers: true, sms: Some(40), ..Settings::default() };
+    let guide = settings(guide_intra(), guide);
+    allows(&guide);
+    assert!(note(&guide).observed.contains("top-k 16"), "{:?}", note(&guide));
     // Low-latency memory may pass INT_MAX: 2.15 GB at 288 experts is such.
     let ll = Request { tokens: 128, experts: 288, mode: Mode::Ll, ..v3(1) };
     allows(&ll);
@@ -202,6 +218,43 @@ fn v2_and_own_limits() {
 }
 
 #[test]
+fn settings_without_effect_are_said() {
+    let chunks = Some(Chunks { nvl_send: 8, nvl_recv: 256, rdma_send: 16, rdma_recv: 128 });
+    let given = Settings {
+        chunks,
+        nvl_bytes: Some(1 << 30),
+        qps: Some(24),
+        qp_depth: Some(2048),
+        ..Settings::default()
+    };
+    let note = |request: Request| {
+        plan(&settings(request, given)).unwrap().lints.into_iter().find(|lint| lint.id == "L092")
+    };
+    let v2 = note(Request { engine: Engine::DeepepV2, ..v3(2) }).unwrap();
+    assert_eq!(
+        (v2.level, v2.observed.as_str()),
+        (Level::Note, "--chunks, --nvl-bytes, --qps, --qp-depth changes nothing here")
+    );
+    assert_eq!(note(v3(2)).unwrap().observed, "--qp-depth changes nothing here");
+    assert!(
+        note(Request { tokens: 128, mode: Mode::Ll, ..v3(2) })
+            .unwrap()
+            .observed
+            .starts_with("--chunks, --nvl-bytes changes")
+    );
+    assert!(plan(&v3(2)).unwrap().lints.iter().all(|lint| lint.id != "L092"));
+}
+
+#[test]
+fn an_a100_has_neither_fp8_nor_nodes() {
+    let a100 = |request| on(request, "a100", "cx6-200");
+    refuses(&a100(v3(1)), "L023");
+    refuses(&a100(Request { fp8: false, ..v3(2) }), "L023");
+    refuses(&a100(Request { fp8: false, tokens: 128, mode: Mode::Ll, ..v3(1) }), "L023");
+    allows(&a100(Request { fp8: false, ..v3(1) }));
+}
+
+#[test]
 fn assumed_rates_are_said() {
     let plan = plan(&on(v3(2), "b200", "cx8-800")).unwrap();
     let notes: Vec<&str> =
@@ -222,7 +275,14 @@ fn what_cannot_be_planned() {
     assert!(wrong(flat).contains("--nic"));
     assert!(wrong(Request { hidden: 7100, ..v3(1) }).contains("128"));
     assert!(wrong(Request { combine: CombineType::Logfmt, ..v3(1) }).contains("--mode ll"));
-    assert!(wrong(Request { alpha_us: f64::NAN, ..v3(1) }).contains("--alpha-us"));
+    for alpha_us in [f64::NAN, -1.0, 1e308] {
+        let text = wrong(Request { alpha_us, ..v3(1) });
+        assert!(text.contains("--alpha-us") && text.len() < 100, "{text}");
+    }
+    for (groups, chosen) in [(8, 9), (7, 4), (0, 4), (8, 0), (usize::MAX, 1)] {
+        let text = wrong(Request { routing: Routing::Groups { groups, chosen }, ..v3(2) });
+        assert!(text.contains("--top-groups") && text.contains("256 experts"), "{text}");
+    }
     assert!(wrong(Request { tokens: usize::MAX, ..v3(1) }).contains("tokens"));
     for top_k in [0, 33] {
         assert!(wrong(Request { top_k, ..v3(1) }).contains("32"));
@@ -230,8 +290,6 @@ fn what_cannot_be_planned() {
     for (nodes, gpus_per_node) in [(0, 8), (1, 0), (usize::MAX, 2), (600, 8)] {
         assert!(matches!(plan(&Request { gpus_per_node, ..v3(nodes) }), Err(PlanError::Core(_))));
     }
-    let groups = Routing::Groups { groups: 0, chosen: 4 };
-    assert!(plan(&Request { routing: groups, ..v3(2) }).is_err());
     // The largest sizes that are taken give numbers, not panics.
     let most = Request { tokens: 1 << 24, hidden: 1 << 20, top_k: 32, experts: 65_536, ..v3(512) };
     for engine in [Engine::Expertrail, Engine::DeepepV1, Engine::DeepepV2] {
@@ -239,9 +297,8 @@ fn what_cannot_be_planned() {
             assert!(plan(&Request { engine, mode, ..most.clone() }).unwrap().refused());
         }
     }
-    // Nothing to send, and nobody to send to.
-    let idle = plan(&Request { tokens: 0, ..v3(2) }).unwrap();
-    assert_eq!((idle.operations[0].floor_us, idle.operations[0].binds), (0.0, None));
+    // Nothing to send is nothing to plan; nobody to send to is.
+    assert!(wrong(Request { tokens: 0, ..v3(2) }).contains("tokens 0: 1 to 16777216"));
     let alone = plan(&Request { gpus_per_node: 1, ..v3(1) }).unwrap();
     assert_eq!(figure(&alone, "deepep-v1-nvl", "dispatch").ceiling_gb_s, None);
 }

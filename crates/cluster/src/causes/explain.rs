@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use super::findings::naming;
 use super::{all, get, texts};
 use crate::finding::{Manager, Remedy};
 use crate::render::one_line;
-use crate::stack;
+use crate::{diagnose, stack};
 
 /// What is known of a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,8 @@ pub struct Explanation {
     pub title: String,
     /// The mechanism.
     pub text: String,
+    /// What finds it: ids of findings with the command that prints each (`P010, expertrail check`), or the command alone.
+    pub found_by: Vec<String>,
     /// What is seen in logs.
     pub signs: Vec<String>,
     /// What to do, by who manages the node.
@@ -44,8 +47,12 @@ pub fn explain(id: &str) -> Option<Explanation> {
         id: entry.id.to_owned(),
         title: entry.title.to_owned(),
         text: entry.text.to_owned(),
+        found_by: naming(id).into_iter().map(|(finding, command)| format!("{finding}, {command}")).collect(),
         ..Explanation::default()
     };
+    if diagnose::rules::rules().any(|rule| rule.cause == id) {
+        made.found_by.push("expertrail diagnose".to_owned());
+    }
     if let Some(text) = texts().iter().find(|text| text.id == id) {
         made.signs.clone_from(&text.signs);
         made.remedies.clone_from(&text.remedies);
@@ -92,8 +99,11 @@ impl Explanation {
                 let _ = writeln!(out, "  {}\n    fix: {}", row.when.join(" "), row.fix);
             }
         }
-        if self.remedies.is_empty() {
-            out.push_str("\n`expertrail check` finds it on a node and prints the remedy for that node.\n");
+        if !self.found_by.is_empty() {
+            let _ = writeln!(out, "\nfound by (which prints the remedy for the case at hand):");
+            for by in &self.found_by {
+                let _ = writeln!(out, "  {by}");
+            }
         }
         out.push_str(&remedies(&self.remedies));
         if !self.sources.is_empty() {

@@ -4,10 +4,12 @@
 //! data files `data/causes-*.json` those that only logs show; [`all`] joins them.
 
 mod explain;
+mod findings;
 mod texts;
 
 pub(crate) use explain::remedies;
 pub use explain::{Explanation, VersionRow, explain, nearest};
+pub use findings::{FindingId, finding};
 pub use texts::{CauseText, texts};
 
 use crate::{check, compare, judge, kube, probe, stack, topo};

@@ -7,9 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::CauseEntry;
 use crate::finding::Remedy;
 
-/// One file for each half of the rules.
-const FILES: [&str; 2] =
-    [include_str!("../../data/causes-deepep.json"), include_str!("../../data/causes-system.json")];
+/// One file for each half of the rules of `diagnose`, one for figures (`judge`), one for what is checked on nodes.
+const FILES: [&str; 4] = [
+    include_str!("../../data/causes-deepep.json"),
+    include_str!("../../data/causes-system.json"),
+    include_str!("../../data/causes-figures.json"),
+    include_str!("../../data/causes-node.json"),
+];
 
 /// A data file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -81,6 +85,37 @@ mod tests {
                 );
                 assert!(!cause.sources.is_empty(), "{id}: no sources");
             }
+        }
+    }
+
+    #[test]
+    fn every_cause_is_explained() {
+        // No cause is excused: outcomes of a comparison, too, have what is seen and what to do.
+        let mut lacking = Vec::new();
+        for cause in crate::causes::all() {
+            let made = crate::causes::explain(cause.id).unwrap();
+            let has = [
+                ("title", !made.title.is_empty()),
+                ("text", !made.text.is_empty()),
+                ("sign", !made.signs.is_empty()),
+                ("remedy", !made.remedies.is_empty()),
+                ("source", !made.sources.is_empty()),
+            ];
+            lacking.extend(
+                has.iter().filter(|(_, has)| !has).map(|(what, _)| format!("{}: no {what}", cause.id)),
+            );
+        }
+        assert!(lacking.is_empty(), "{}", lacking.join("\n"));
+    }
+
+    #[test]
+    fn no_cause_has_two_texts_and_every_text_has_a_cause() {
+        let mut seen = std::collections::BTreeSet::new();
+        for text in texts() {
+            assert!(seen.insert(&text.id), "{}: two texts", text.id);
+            let made =
+                crate::causes::explain(&text.id).unwrap_or_else(|| panic!("{}: no such cause", text.id));
+            assert!(!made.text.is_empty(), "{}", text.id);
         }
     }
 }

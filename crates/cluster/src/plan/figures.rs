@@ -301,6 +301,7 @@ impl<'a> Model<'a> {
             per_node: self.sizes.topology.ranks_per_node(),
             gpu: self.request.links.gpu.as_deref(),
             nic: self.request.links.nic_kind,
+            given_up: self.request.links.scale_up.product == super::links::GIVEN,
         };
         let (expected, basis) = match ceiling {
             Some(_) => self.expected(bytes, &wire, &shares(&case)),

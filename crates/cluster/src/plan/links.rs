@@ -8,6 +8,13 @@ use crate::profile::Profile;
 /// Products and their rates.
 const TABLE: &str = include_str!("../../data/links.json");
 
+/// The product of a rate that was given as a number.
+pub(super) const GIVEN: &str = "given";
+
+/// Rates that are taken, GB/s: beyond them nothing real is planned, and times stay far from what a number can hold.
+pub(super) const LEAST_RATE: f64 = 1e-3;
+pub(super) const MOST_RATE: f64 = 1e6;
+
 /// What kind of NIC, as far as limits depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -122,24 +129,32 @@ impl LinkArgs<'_> {
         let table = table();
         let gpu = self.gpu.map(|name| find("GPU", &table.gpus, name)).transpose()?;
         let nic = self.nic.map(|name| find("NIC", &table.nics, name)).transpose()?;
-        let from_profile = |gb_s: f64, profile: &Profile| LinkRate {
-            gb_s,
-            product: profile.id.clone(),
-            source: format!("profile {}: {}", profile.id, profile.sources.join("; ")),
-            // A profile's rates are nominal; its documents name products, not link rates.
-            assumed: true,
+        let from_profile = |what: &'static str, gb_s: f64, profile: &Profile| {
+            Ok::<_, PlanError>(LinkRate {
+                gb_s: checked(what, gb_s)?,
+                product: profile.id.clone(),
+                source: format!("profile {}: {}", profile.id, profile.sources.join("; ")),
+                // A profile's rates are nominal; its documents name products, not link rates.
+                assumed: true,
+            })
         };
         let profiled = self.profile;
         let scale_up = match (self.nvlink_gb_s, gpu) {
             (Some(gb_s), _) => Some(given("--nvlink-gb-s", gb_s)?),
             (None, Some(product)) => Some(rate(product)),
-            (None, None) => profiled.and_then(|p| p.nvlink_gbytes.map(|gb_s| from_profile(gb_s, p))),
+            (None, None) => match profiled.and_then(|p| Some((p, p.nvlink_gbytes?))) {
+                Some((p, gb_s)) => Some(from_profile("nvlink_gbytes of the profile:", gb_s, p)?),
+                None => None,
+            },
         };
         let scale_out = match (self.nic_gb_s, nic) {
             (Some(gb_s), _) => Some(given("--nic-gb-s", gb_s)?),
             (None, Some(product)) => Some(rate(product)),
             (None, None) => {
-                profiled.filter(|p| p.nic_gbytes_per_gpu > 0.0).map(|p| from_profile(p.nic_gbytes_per_gpu, p))
+                // None are 0; a NaN is no 0 and is refused.
+                let rate = profiled.filter(|p| p.nic_gbytes_per_gpu != 0.0);
+                rate.map(|p| from_profile("nic_gbytes_per_gpu of the profile:", p.nic_gbytes_per_gpu, p))
+                    .transpose()?
             }
         };
         let profile_gpu = profiled.and_then(|p| table.gpus.iter().find(|gpu| gpu.profiles.contains(&p.id)));
@@ -170,10 +185,13 @@ fn rate(product: &Product) -> LinkRate {
 }
 
 fn given(option: &'static str, gb_s: f64) -> Result<LinkRate, PlanError> {
-    if !(gb_s.is_finite() && gb_s > 0.0 && gb_s <= 1e6) {
-        return Err(PlanError::Rate { option, gb_s });
-    }
-    Ok(LinkRate { gb_s, product: "given".to_owned(), source: format!("{option} {gb_s}"), assumed: false })
+    let gb_s = checked(option, gb_s)?;
+    Ok(LinkRate { gb_s, product: GIVEN.to_owned(), source: format!("{option} {gb_s}"), assumed: false })
+}
+
+/// A rate that can be one.
+fn checked(option: &'static str, gb_s: f64) -> Result<f64, PlanError> {
+    if (LEAST_RATE..=MOST_RATE).contains(&gb_s) { Ok(gb_s) } else { Err(PlanError::Rate { option, gb_s }) }
 }
 
 fn find<'a>(what: &'static str, products: &'a [Product], name: &str) -> Result<&'a Product, PlanError> {
@@ -226,10 +244,26 @@ mod tests {
     }
 
     #[test]
+    fn rates_of_a_profile_are_checked() {
+        let good = crate::profile::get("crusoe-h200").unwrap();
+        let refused = |profile: &Profile| {
+            LinkArgs { profile: Some(profile), ..LinkArgs::default() }.resolve().unwrap_err().to_string()
+        };
+        for gb_s in [-450.0, 0.0, f64::NAN, f64::INFINITY, 1e-9] {
+            let text = refused(&Profile { nvlink_gbytes: Some(gb_s), ..good.clone() });
+            assert!(text.contains("nvlink_gbytes") && text.contains("positive"), "{text}");
+        }
+        for gb_s in [-50.0, f64::NAN, 1e9] {
+            let text = refused(&Profile { nic_gbytes_per_gpu: gb_s, ..good.clone() });
+            assert!(text.contains("nic_gbytes_per_gpu"), "{text}");
+        }
+    }
+
+    #[test]
     fn wrong_links() {
         let refused = |args: LinkArgs| args.resolve().unwrap_err().to_string();
         assert!(refused(LinkArgs { gpu: Some("h20"), ..LinkArgs::default() }).contains("h200"));
-        for gb_s in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for gb_s in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 1e7] {
             let text = refused(LinkArgs { nvlink_gb_s: Some(gb_s), ..LinkArgs::default() });
             assert!(text.contains("--nvlink-gb-s"), "{text}");
         }

@@ -20,6 +20,9 @@ pub(super) struct V1Buffers {
     /// What its own hints give.
     pub(super) nvl_hint: u64,
     pub(super) rdma_hint: u64,
+    /// What this workload's rows take: the hints provide for 128 choices of a token.
+    pub(super) nvl_need: u64,
+    pub(super) rdma_need: u64,
 }
 
 fn saturating(bytes: u128) -> u64 {
@@ -33,23 +36,31 @@ fn rounded(bytes: u128) -> u64 {
 /// Bytes of `num_nvl_bytes` by `Config.get_nvl_buffer_size_hint` of 567632d: C channels, g ranks of a node, m nodes,
 /// 64-bit ids.
 fn nvl_hint(ranks: usize, sms: usize, chunks: Chunks, row: usize) -> u64 {
+    nvl_bytes(ranks, sms, chunks, row + 8 + 128 * 8 + 128 * 4 + 128 * 4)
+}
+
+/// The same with a slot of so many bytes.
+fn nvl_bytes(ranks: usize, sms: usize, chunks: Chunks, slot: usize) -> u64 {
     let (g, m) = (ranks.min(8) as u128, (ranks / 8).max(1) as u128);
     let c = (sms / 2) as u128;
     let slots = chunks.nvl_recv.min(u32::MAX as usize) as u128;
-    let slot = row as u128 + 8 + 128 * 8 + 128 * 4 + 128 * 4;
-    rounded(c * g * (2 * m + 3) * 4 + c * g * slots * slot)
+    rounded(c * g * (2 * m + 3) * 4 + c * g * slots * slot as u128)
 }
 
 /// Bytes of `num_rdma_bytes` by `Config.get_rdma_buffer_size_hint` of 567632d.
 fn rdma_hint(ranks: usize, sms: usize, chunks: Chunks, row: usize) -> u64 {
+    rdma_bytes(ranks, sms, chunks, row + 8 + 128 * 8 + 512 + 512 + 16)
+}
+
+/// The same with a slot of so many bytes.
+fn rdma_bytes(ranks: usize, sms: usize, chunks: Chunks, slot: usize) -> u64 {
     if ranks <= 8 {
         return 0;
     }
     let (m, c) = ((ranks / 8) as u128, (sms / 2) as u128);
     // The constructor rounds the receive chunk up to a multiple of the send chunk.
     let slots = chunks.rdma_recv.min(u32::MAX as usize).next_multiple_of(chunks.rdma_send.max(1)) as u128;
-    let slot = row as u128 + 8 + 128 * 8 + 512 + 512 + 16;
-    rounded(c * m * 18 * 2 * 4 + 2 * c * m * slots * slot)
+    rounded(c * m * 18 * 2 * 4 + 2 * c * m * slots * slot as u128)
 }
 
 /// Bytes of the low-latency buffer, `get_low_latency_rdma_size_hint(M, hidden, num_ranks, num_experts)` of 567632d.
@@ -110,6 +121,19 @@ pub(super) fn v1_buffers(request: &Request) -> Option<V1Buffers> {
         configs.iter().map(|&chunks| hint(ranks, sms, chunks, row)).max().unwrap_or(0)
     };
     let (nvl_hint, rdma_hint) = (most(nvl_hint), most(rdma_hint));
+    // A dispatched row with its origin, ids, weights and scales; a combined one with its origin and weights.
+    let k = request.top_k;
+    let scales = 4 * request.dtype().scales_per_row(request.hidden);
+    let slots = [request.dtype().row_bytes(request.hidden) + 8 + 12 * k + scales, row + 8 + 4 * k];
+    let need = |bytes: fn(usize, usize, Chunks, usize) -> u64, more: usize| {
+        configs
+            .iter()
+            .zip(slots)
+            .map(|(&chunks, slot)| bytes(ranks, sms, chunks, slot + more))
+            .max()
+            .unwrap_or(0)
+    };
+    let (nvl_need, rdma_need) = (need(nvl_bytes, 0), need(rdma_bytes, 16));
     let (nvl, rdma) = match (request.settings.guide_buffers, request.nodes > 1) {
         (true, false) => (guide_nvl_bytes(sms, ranks, request.hidden), 0),
         (true, true) => (1024 * MIB, 512 * MIB),
@@ -120,6 +144,8 @@ pub(super) fn v1_buffers(request: &Request) -> Option<V1Buffers> {
         rdma: request.settings.rdma_bytes.unwrap_or(rdma),
         nvl_hint,
         rdma_hint,
+        nvl_need,
+        rdma_need,
     })
 }
 

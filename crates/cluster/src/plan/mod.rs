@@ -51,12 +51,31 @@ pub enum PlanError {
         known: String,
     },
     /// A rate or time is no sensible number.
-    #[error("{option} {gb_s}: a positive number wanted")]
+    #[error("{option} {}: a positive number wanted, 0.001 to 1000000 GB/s", short(*.gb_s))]
     Rate {
         /// The option.
         option: &'static str,
         /// What it said.
         gb_s: f64,
+    },
+    /// The fixed time is no sensible number.
+    #[error("--alpha-us {}: 0 to 1000000000 microseconds wanted", short(*.alpha_us))]
+    Alpha {
+        /// What it said, microseconds.
+        alpha_us: f64,
+    },
+    /// Groups that experts cannot be in.
+    #[error(
+        "--groups {groups} --top-groups {chosen}: 1 or more groups that {experts} experts divide into evenly wanted, and 1 to all of \
+         them chosen"
+    )]
+    Groups {
+        /// Groups of experts.
+        groups: usize,
+        /// Groups that a token may use.
+        chosen: usize,
+        /// Experts in all.
+        experts: usize,
     },
     /// Nothing says how fast `NVLink` is.
     #[error("the rate of NVLink is not known: give --gpu, --profile or --nvlink-gb-s")]
@@ -89,6 +108,15 @@ pub enum PlanError {
     /// Sizes that core refuses.
     #[error(transparent)]
     Core(#[from] CoreError),
+}
+
+/// A number as it was given, however large it is.
+fn short(number: f64) -> String {
+    if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
+        number.to_string()
+    } else {
+        format!("{number:e}")
+    }
 }
 
 /// The plan of `request`.

@@ -197,17 +197,20 @@ impl Request {
     pub(super) fn sizes(&self) -> Result<Sizes, PlanError> {
         let ranks = self.ranks();
         let topology = Topology::new(ranks, self.gpus_per_node)?;
-        for (what, value, most) in [
-            ("tokens", self.tokens, MOST_TOKENS),
-            ("hidden", self.hidden, MOST_HIDDEN),
-            ("groups", self.group_count(), self.experts),
-        ] {
-            if value > most || (value == 0 && what == "hidden") {
+        for (what, value, most) in
+            [("tokens", self.tokens, MOST_TOKENS), ("hidden", self.hidden, MOST_HIDDEN)]
+        {
+            if value > most || value == 0 {
                 return Err(PlanError::Size { what, value, most });
             }
         }
-        if !(self.alpha_us.is_finite() && self.alpha_us >= 0.0) {
-            return Err(PlanError::Rate { option: "--alpha-us", gb_s: self.alpha_us });
+        if !(0.0..=MOST_ALPHA).contains(&self.alpha_us) {
+            return Err(PlanError::Alpha { alpha_us: self.alpha_us });
+        }
+        if let Routing::Groups { groups, chosen } = self.routing
+            && (groups == 0 || chosen == 0 || chosen > groups || !self.experts.is_multiple_of(groups))
+        {
+            return Err(PlanError::Groups { groups, chosen, experts: self.experts });
         }
         let placement = Placement::new(self.experts, ranks)?;
         if self.nodes > 1 && self.links.scale_out.is_none() {
@@ -225,15 +228,10 @@ impl Request {
         };
         Ok(Sizes { topology, placement, dispatch_row: self.dtype().wire_row_bytes(self.hidden), combine_row })
     }
-
-    fn group_count(&self) -> usize {
-        match self.routing {
-            Routing::Groups { groups, chosen } => groups.max(chosen),
-            _ => 0,
-        }
-    }
 }
 
 /// Beyond these nothing real is planned, and products of sizes stay far from overflow.
 const MOST_TOKENS: usize = 1 << 24;
 const MOST_HIDDEN: usize = 1 << 20;
+/// Microseconds: a quarter of an hour.
+const MOST_ALPHA: f64 = 1e9;

@@ -190,8 +190,11 @@ fn operations(plan: &Plan) -> String {
         all => all.first().copied().unwrap_or_default().to_owned(),
     };
     let alpha = plan.links.alpha_us;
-    let fixed =
-        if alpha > 0.0 { format!("; the floor has {alpha} µs of fixed time") } else { String::new() };
+    let fixed = if alpha > 0.0 {
+        format!("; the floor has {alpha} µs of fixed time, ceilings of figures have none")
+    } else {
+        String::new()
+    };
     let _ = writeln!(
         out,
         "  Logical bytes with a copy per node, rank or expert; then bytes on the wire: {way}{fixed}."

@@ -43,6 +43,8 @@ pub const LINTS: &[(&str, &str, &str)] = &[
     ("L019", "local experts", V1),
     ("L020", "nodes that a token reaches", V1),
     ("L021", "default configuration", "DeepEP 567632d, Buffer.get_dispatch_config"),
+    ("L022", "SMs of the GPU", V1),
+    ("L023", "what SM80 lacks", "DeepEP 567632d, setup.py, DISABLE_SM90_FEATURES"),
     ("L030", "ranks, low-latency kernels", V1),
     ("L031", "hidden menu, low-latency kernels", V1),
     ("L032", "top-k, low-latency kernels", V1),
@@ -67,6 +69,7 @@ pub const LINTS: &[(&str, &str, &str)] = &[
     ("L075", "low-latency mode", "expertrail bench: ll is not built yet"),
     ("L090", "an assumed rate", "links.json"),
     ("L091", "experts divide by ranks evenly", "expertrail-core, Placement"),
+    ("L092", "settings that the engine has not", "the interface of the engine"),
 ];
 
 /// SMs of a call: given, or the engine's fixed default.
@@ -111,6 +114,7 @@ pub(super) fn lints(request: &Request, sizes: &Sizes) -> Vec<Lint> {
         (Engine::Expertrail, _) => own::lint(request, sizes, &mut rules),
     }
     assumptions(request, &mut rules);
+    unused(request, &mut rules);
     rules.found.sort_by_key(|lint| lint.level);
     rules.found
 }
@@ -126,6 +130,31 @@ fn assumptions(request: &Request, rules: &mut Rules) {
             "measure it, and give --nvlink-gb-s or --nic-gb-s",
         );
     }
+}
+
+/// Settings that were given and change nothing.
+fn unused(request: &Request, rules: &mut Rules) {
+    let v1 = request.engine == Engine::DeepepV1;
+    let ht = v1 && request.mode == Mode::Ht;
+    let given = &request.settings;
+    let names: Vec<&str> = [
+        ("--chunks", given.chunks.is_some(), ht),
+        ("--nvl-bytes", given.nvl_bytes.is_some(), ht),
+        ("--rdma-bytes", given.rdma_bytes.is_some(), v1),
+        ("--qps", given.qps.is_some(), v1 && !(ht && request.nodes == 1)),
+        ("--qp-depth", given.qp_depth.is_some(), v1 && !ht),
+        ("--live-outputs", given.live_outputs.is_some(), request.engine == Engine::Expertrail),
+    ]
+    .into_iter()
+    .filter(|(_, given, used)| *given && !used)
+    .map(|(name, ..)| name)
+    .collect();
+    rules.want(
+        ("L092", Level::Note),
+        names.is_empty(),
+        format!("{} changes nothing here", names.join(", ")),
+        "leave it out, or plan the engine that has it",
+    );
 }
 
 /// The rule that `DeepEP` has for experts and ranks in all its modes.

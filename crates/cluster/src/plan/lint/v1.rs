@@ -2,7 +2,7 @@
 
 use super::super::document::Level;
 use super::super::memory::{self, v1_configs};
-use super::super::request::{Chunks, Request};
+use super::super::request::{Chunks, Mode, Request};
 use super::{Rules, experts_divide, most_nodes, sms};
 
 const INT_MAX: u64 = i32::MAX as u64;
@@ -21,6 +21,26 @@ pub(super) fn lint(request: &Request, rules: &mut Rules) {
     row(request, rules);
     chunks(request, rules);
     buffers(request, rules);
+    sm80(request, rules);
+}
+
+/// What a build for A100 (`DISABLE_SM90_FEATURES`) lacks.
+pub(super) fn sm80(request: &Request, rules: &mut Rules) {
+    if request.links.gpu.as_deref() != Some("a100") {
+        return;
+    }
+    rules.want(
+        ("L023", REFUSE),
+        !request.fp8,
+        "FP8 rows on an A100 (SM80): a build for it has none".to_owned(),
+        "dispatch BF16",
+    );
+    rules.want(
+        ("L023", REFUSE),
+        request.nodes == 1 && request.mode == Mode::Ht,
+        "an A100 (SM80): a build for it has neither inter-node nor low-latency kernels".to_owned(),
+        "plan one node and --mode ht, or another GPU",
+    );
 }
 
 fn menus(request: &Request, rules: &mut Rules) {
@@ -86,6 +106,14 @@ fn sm_count(request: &Request, rules: &mut Rules) {
         format!("num_sms {sms}; even and above 0 wanted"),
         "give an even --sms",
     );
+    if let Some(device) = request.links.device_sms {
+        rules.want(
+            ("L022", REFUSE),
+            sms <= device as usize,
+            format!("num_sms {sms}; the GPU has {device}, and all blocks of a call must run at once"),
+            "give fewer SMs",
+        );
+    }
     if request.nodes == 1 {
         return;
     }
@@ -166,7 +194,8 @@ fn chunks(request: &Request, rules: &mut Rules) {
     if let Some(chunks) = combine.filter(|_| nodes > 1) {
         per_node(chunks, nodes, rules);
     }
-    if nodes > 1 {
+    // Who gives chunks has edited the test, or runs something else.
+    if nodes > 1 && request.settings.chunks.is_none() {
         own_test(ranks, nodes, rules);
     }
 }
@@ -228,9 +257,10 @@ fn decimal(of: usize, by: usize) -> String {
 }
 
 fn buffers(request: &Request, rules: &mut Rules) {
-    let Some(memory::V1Buffers { nvl, rdma, nvl_hint, rdma_hint }) = memory::v1_buffers(request) else {
+    let Some(sizes) = memory::v1_buffers(request) else {
         return;
     };
+    let memory::V1Buffers { nvl, rdma, .. } = sizes;
     rules.want(
         ("L009", REFUSE),
         rdma <= INT_MAX,
@@ -257,12 +287,28 @@ fn buffers(request: &Request, rules: &mut Rules) {
             "round it up",
         );
     }
-    for (name, bytes, hint) in [("num_nvl_bytes", nvl, nvl_hint), ("num_rdma_bytes", rdma, rdma_hint)] {
+    for (name, bytes, hint, need) in [
+        ("num_nvl_bytes", nvl, sizes.nvl_hint, sizes.nvl_need),
+        ("num_rdma_bytes", rdma, sizes.rdma_hint, sizes.rdma_need),
+    ] {
         rules.want(
-            ("L013", Level::Warn),
-            bytes >= hint,
-            format!("{name} {bytes} is less than the size hint {hint} of these chunks"),
+            ("L013", REFUSE),
+            bytes >= need,
+            format!(
+                "{name} {bytes} is less than the {need} that these chunks take at top-k {} (size hint {hint})",
+                request.top_k
+            ),
             "make the buffer as large as its hint, or the chunks smaller",
+        );
+        rules.want(
+            ("L013", Level::Note),
+            bytes >= hint || bytes < need,
+            format!(
+                "{name} {bytes} is less than the size hint {hint}, which provides for 128 choices of a token; top-k {} takes \
+                 {need}",
+                request.top_k
+            ),
+            "nothing, while top-k and chunks stay",
         );
     }
     rules.want(

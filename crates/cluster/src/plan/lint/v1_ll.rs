@@ -15,6 +15,7 @@ const QP_DEPTH: usize = 1024;
 pub(super) fn lint(request: &Request, rules: &mut Rules) {
     let (ranks, hidden, tokens) = (request.ranks(), request.hidden, request.tokens);
     experts_divide(request, rules);
+    super::v1::sm80(request, rules);
     rules.want(
         ("L030", REFUSE),
         ranks < 8 || ranks.is_multiple_of(8),
