@@ -2,21 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use super::accounts;
 use super::causes::{
-    ABOVE, BELOW, CUT, LAUNCHER, MARKER, MISSING, MIXED, NOT_RUN, SAYS_FAIL, SILENT, STACK, TOTAL, UNJUDGED,
+    ABOVE, BELOW, CUT, FAR, LAUNCHER, MARKER, MISSING, MIXED, NOT_RUN, SAYS_FAIL, SILENT, STACK, TOTAL, UNJUDGED,
     UNREAD, UNVERIFIED, WRONG,
 };
 use super::evidence::{At, finding, list, subject};
+use super::options;
 use super::model::{Kind, Mark, Place, Section};
 use super::refs::references;
-use super::weigh::{ABOVE_SHARE, Known, Metric};
+use super::weigh::{ABOVE_SHARE, FAR_SHARE, Known, Metric};
 use crate::finding::{Finding, Status};
 
 /// One finding for each figure that is no pass.
 pub(super) fn figures(known: &Known<'_>, metrics: &[Metric]) -> Vec<Finding> {
     let mut all = Vec::new();
     for metric in metrics {
-        let above = metric.fraction.is_some_and(|fraction| fraction > ABOVE_SHARE);
+        let above = metric.is_above();
         let new = |id| finding(id).about(metric.name.clone()).line(&metric.place);
         let printed = format!("{:.1} GB/s: {}", metric.value, metric.why);
         match metric.status {
@@ -30,6 +32,10 @@ pub(super) fn figures(known: &Known<'_>, metrics: &[Metric]) -> Vec<Finding> {
             Status::Unknown => {
                 all.push(new("J001").outcome(Status::Unknown, &UNJUDGED).saw(printed, "a reference or a ceiling"));
             }
+            status if metric.is_far() => all.push(new("J002").outcome(status, &FAR).saw(
+                printed,
+                format!("at most {FAR_SHARE} times what its reference got"),
+            ).remedy("Compare the settings and what the benchmark counts with the reference's.", &[])),
             status => {
                 let why = assumed_nic(known, metric).map_or(printed.clone(), |note| format!("{printed}; {note}"));
                 all.push(new("J001").outcome(status, &BELOW).saw(why, "90 % of what was expected, or more"));
@@ -80,6 +86,15 @@ fn beside(known: &Known<'_>, metric: &Metric) -> Option<Finding> {
 pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
     let run = known.run;
     let mut all = Vec::new();
+    if let Some(why) = &run.unread {
+        all.push(
+            finding("J022")
+                .about(run.place.file.clone())
+                .outcome(Status::Unknown, &UNREAD)
+                .saw(why.clone(), "a file that can be read to its end")
+                .line(&run.place),
+        );
+    }
     if matches!(run.kind, Kind::Unknown | Kind::Fragment) {
         let none = if run.kind == Kind::Unknown {
             "nothing that is known"
@@ -109,7 +124,26 @@ pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
     all.extend(marks(known));
     all.extend(exits(known));
     all.extend(own(known));
+    all.extend(warned(known));
+    all.extend(accounts::findings(known));
+    all.extend(options::contradictions(known));
     all
+}
+
+/// Warnings of the run itself.
+fn warned(known: &Known<'_>) -> Option<Finding> {
+    let first = known.run.warned.first()?;
+    let more = match known.run.warned.len() {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    Some(
+        finding("J023")
+            .about(subject(known))
+            .outcome(Status::Warn, &SAYS_FAIL)
+            .saw(format!("{}{more}", first.text), "no warning")
+            .line(&first.place),
+    )
 }
 
 /// What each kind of run must have figures of.
@@ -195,6 +229,9 @@ fn not_run(what: &str, seen: String, place: &Place) -> Finding {
         .remedy("Find the cause in the logs of all ranks, then run again.", &["expertrail diagnose LOGS..."])
 }
 
+/// Ranks that the guide's script starts on a node.
+const GUIDE_RANKS: u64 = 8;
+
 /// Nodes and ranks that have no figures.
 fn present(known: &Known<'_>) -> Vec<Finding> {
     let run = known.run;
@@ -224,6 +261,14 @@ fn present(known: &Known<'_>) -> Vec<Finding> {
             if have.is_empty() {
                 return Vec::new();
             }
+            if let (Kind::Guide, Some(nodes), Some(ranks)) = (run.kind, run.settings.nodes, run.settings.ranks)
+                && ranks != nodes * GUIDE_RANKS
+            {
+                return missing(
+                    "nodes".to_owned(),
+                    format!("{nodes} nodes and {ranks} GPUs: the script starts {GUIDE_RANKS} ranks on each node"),
+                );
+            }
             let Some(nodes) = known.settings(section).nodes else {
                 return missing(
                     "nodes".to_owned(),
@@ -231,21 +276,36 @@ fn present(known: &Known<'_>) -> Vec<Finding> {
                 );
             };
             if run.kind == Kind::Internode {
-                // Launchers count tasks, so the names are not those of nodes; their number is.
-                let seen = have.len() as u64;
-                if seen >= nodes {
-                    return Vec::new();
-                }
-                return missing("nodes".to_owned(), format!("figures of {seen} of {nodes} nodes"));
+                return of_nodes(known, nodes, &missing);
             }
             let lost: Vec<u64> = (0..nodes.min(1 << 16)).filter(|node| !have.contains(node)).collect();
             if lost.is_empty() {
                 return Vec::new();
             }
             missing(
-                format!("node {}", list(&lost)),
+                if nodes > 1 << 16 { format!("{} nodes", nodes - have.len() as u64) } else { format!("node {}", list(&lost)) },
                 format!("no figures; {} of {nodes} nodes have some", have.len()),
             )
+        }
+        Kind::Intranode => of_nodes(known, 1, &missing),
+        Kind::Alltoall => {
+            let settings = &run.settings;
+            let collective = run.versions.get("collective").is_none_or(|said| said.text == "alltoall");
+            let uneven = settings.nodes.zip(settings.ranks).is_some_and(|(nodes, ranks)| nodes > 0 && ranks % nodes != 0);
+            match (settings.ranks_listed.or(settings.ranks), settings.ranks, settings.ranks_of_rows) {
+                (Some(listed), _, Some(of_rows)) if collective && listed != of_rows => missing(
+                    "ranks".to_owned(),
+                    format!("the header names {listed} ranks, and sizes and counts of the rows are those of {of_rows}"),
+                ),
+                (Some(listed), Some(ranks), _) if listed != ranks => {
+                    missing("ranks".to_owned(), format!("the header names {listed} of {ranks} ranks"))
+                }
+                _ if uneven => missing(
+                    "ranks".to_owned(),
+                    format!("{} ranks on {} nodes: some of them are not named", settings.ranks.unwrap_or(0), settings.nodes.unwrap_or(0)),
+                ),
+                _ => Vec::new(),
+            }
         }
         Kind::LowLatency | Kind::V2 => {
             let Some(ranks) = known.settings(Section::LowLatency).rank_count() else {
@@ -270,7 +330,7 @@ fn present(known: &Known<'_>) -> Vec<Finding> {
                     continue;
                 }
                 all.extend(missing(
-                    format!("rank {}", list(&lost)),
+                    if ranks > 1 << 16 { format!("{} ranks", ranks - have.len() as u64) } else { format!("rank {}", list(&lost)) },
                     format!("no figures of {op}; {} of {ranks} ranks have some", have.len()),
                 ));
                 told.push(lost);
@@ -279,6 +339,32 @@ fn present(known: &Known<'_>) -> Vec<Finding> {
         }
         _ => Vec::new(),
     }
+}
+
+/// Each operation must have a figure of each node. Launchers count tasks, so their names are not those of nodes; their number is.
+fn of_nodes(
+    known: &Known<'_>,
+    nodes: u64,
+    missing: &dyn Fn(String, String) -> Vec<Finding>,
+) -> Vec<Finding> {
+    let run = known.run;
+    let of = |op: &str, dtype: &str| {
+        let of = run.figures.iter().filter(|figure| figure.op == op && figure.dtype == dtype);
+        of.filter_map(|figure| figure.node).collect::<BTreeSet<u32>>().len() as u64
+    };
+    let ops: Vec<(&str, &str, u64)> =
+        wanted(known).into_iter().map(|(_, op, dtype)| (op, dtype, of(op, dtype))).collect();
+    let most = ops.iter().map(|(.., have)| *have).max().unwrap_or(0);
+    if most < nodes {
+        return missing("nodes".to_owned(), format!("figures of {most} of {nodes} nodes"));
+    }
+    // Parts without any figure are said elsewhere.
+    ops.iter()
+        .filter(|(.., have)| *have > 0 && *have < most)
+        .flat_map(|(op, dtype, have)| {
+            missing(format!("{op} {dtype}"), format!("figures of {have} nodes, other calls have {most}"))
+        })
+        .collect()
 }
 
 fn versions(known: &Known<'_>) -> Vec<Finding> {
@@ -323,7 +409,24 @@ fn versions(known: &Known<'_>) -> Vec<Finding> {
 
 /// The guide's offsets: GPU N uses `mlx5_(N+1)` on H200 and `mlx5_(N+5)` on B200.
 fn offset(known: &Known<'_>) -> Option<Finding> {
-    let (offset, place) = known.run.hca_offset.as_ref()?;
+    let run = known.run;
+    let Some((offset, place)) = run.hca_offset.as_ref() else {
+        let between = run.figures.iter().find(|figure| figure.section == Section::Internode)?;
+        // A few pasted lines have no banner either.
+        if run.kind != Kind::Guide || run.settings.ranks.is_none() {
+            return None;
+        }
+        return Some(
+            finding("J006")
+                .outcome(Status::Warn, crate::causes::get("hca-list-wrong-device")?)
+                .saw(
+                    "no line says which NIC each rank takes (NVSHMEM_HCA_LIST mapping: mlx5_(local_rank+N))",
+                    "that line, with a number",
+                )
+                .line(&between.place)
+                .remedy("Compare NVSHMEM_HCA_LIST of each rank with the topology of its node.", &["expertrail topo"]),
+        );
+    };
     let wanted: u64 = match known.gpu.as_str() {
         "H200" => 1,
         "B200" => 5,
@@ -411,6 +514,29 @@ fn data(known: &Known<'_>) -> Vec<Finding> {
                 .saw(format!("{}{more}", wrong.text), "no row wrong")
                 .line(&wrong.place),
         );
+    } else if let Some(mark) = known.run.marks.iter().find(|mark| {
+        mark.text.contains("AssertionError")
+            && matches!(
+                known.run.kind,
+                Kind::Intranode | Kind::Internode | Kind::LowLatency | Kind::V2
+            )
+    }) {
+        // DeepEP's tests assert what they received.
+        all.push(
+            finding("J011")
+                .about(subject(known))
+                .outcome(Status::Fail, &WRONG)
+                .saw(mark.text.clone(), "no assertion that fails")
+                .line(&mark.place),
+        );
+    } else if let Some(partly) = &tests.partly {
+        all.push(
+            finding("J011")
+                .about(subject(known))
+                .outcome(Status::Unknown, &UNVERIFIED)
+                .saw(partly.text.clone(), "every row compared")
+                .line(&partly.place),
+        );
     } else if let Some(unverified) = &tests.unverified {
         all.push(
             finding("J011")
@@ -432,11 +558,49 @@ fn data(known: &Known<'_>) -> Vec<Finding> {
                 .line(&known.run.place),
         );
     }
+    all.extend(untested(known));
     all
+}
+
+/// No test of correctness in the log, or none of a type that has figures.
+fn untested(known: &Known<'_>) -> Option<Finding> {
+    let run = known.run;
+    let tests = &run.tests;
+    let seen = match run.kind {
+        Kind::Intranode | Kind::Internode if tests.begun == 0 => "no test of correctness is in the log".to_owned(),
+        Kind::Intranode | Kind::Internode => {
+            let without: BTreeSet<&str> = run
+                .figures
+                .iter()
+                .filter(|figure| figure.op == "dispatch" && !tests.dtypes.contains(&figure.dtype))
+                .map(|figure| figure.dtype.as_str())
+                .collect();
+            if without.is_empty() {
+                return None;
+            }
+            format!("no test of {} is in the log", without.into_iter().collect::<Vec<_>>().join(", "))
+        }
+        Kind::Alltoall if tests.begun > 0 && tests.passed == 0 && tests.wrong.is_empty() => {
+            "no row of the table was checked (#wrong N/A)".to_owned()
+        }
+        _ => return None,
+    };
+    if run.figures.is_empty() || tests.unverified.is_some() {
+        return None;
+    }
+    Some(
+        finding("J011")
+            .about(subject(known))
+            .outcome(Status::Warn, &UNVERIFIED)
+            .saw(seen, "tests that pass")
+            .line(run.figures.first().map_or(&run.place, |figure| &figure.place)),
+    )
 }
 
 /// The guide's total is the harmonic mean of dispatch and combine inside a node, and no more than that between nodes.
 fn totals(known: &Known<'_>) -> Vec<Finding> {
+    /// Of the mean, what layout leaves at least; in the guide's samples it leaves 0.97.
+    const LAYOUT_MOST: f64 = 0.85;
     // Three figures with one decimal each.
     const ROUNDING: f64 = 0.005;
     let run = known.run;
@@ -457,7 +621,9 @@ fn totals(known: &Known<'_>) -> Vec<Finding> {
         }
         let mean = expertrail_core::roofline::guide_total(dispatch, combine);
         let (low, high) = (mean * (1.0 - ROUNDING), mean * (1.0 + ROUNDING));
-        if total.value > high || (total.section == Section::Intranode && total.value < low) {
+        // Layout is a few per cent of the time.
+        let least = if total.section == Section::Intranode { low } else { mean * LAYOUT_MOST };
+        if total.value > high || total.value < least {
             all.push(
                 finding("J015")
                     .about(format!("{} total", total.section.label()))
@@ -506,6 +672,22 @@ fn end(known: &Known<'_>) -> Option<Finding> {
     Some(cut.line(place))
 }
 
+/// Whether the figures of every part came after a failure: the run went on, and measured what it was to measure. Without that
+/// what was measured before says nothing of the run's end, and where the order is not known (another file) it is taken so.
+fn got_over(known: &Known<'_>, mark: &Mark) -> bool {
+    let wanted = wanted(known);
+    !wanted.is_empty()
+        && wanted.iter().all(|(section, ..)| {
+            let mut figures = known.run.figures.iter().filter(|figure| figure.section == *section).peekable();
+            figures.peek().is_some()
+                && figures.all(|figure| {
+                    figure.place.file == mark.place.file && figure.place.line > mark.place.line
+                })
+        })
+}
+
+/// Failures that the log shows. In a training run, and for acceptance, each is one. Of a benchmark it depends on what came after:
+/// with the figures of all parts after it, it is a warning; else the run is not one that ran.
 fn marks(known: &Known<'_>) -> Option<Finding> {
     let run = known.run;
     let own: Vec<&Mark> = run.marks.iter().filter(|mark| mark.section.is_none()).collect();
@@ -515,8 +697,10 @@ fn marks(known: &Known<'_>) -> Option<Finding> {
     let rank = first.rank.map_or(String::new(), |rank| format!("rank {rank}: "));
     let status = if run.kind == Kind::Training || known.options.accept.is_some() {
         Status::Fail
-    } else {
+    } else if own.iter().all(|mark| got_over(known, mark)) {
         Status::Warn
+    } else {
+        Status::Unknown
     };
     Some(
         finding("J020")

@@ -8,6 +8,7 @@
 //! heading with nothing below it.
 
 mod accept;
+mod accounts;
 mod baseline;
 mod causes;
 mod ceiling;
@@ -17,6 +18,7 @@ mod files;
 mod lines;
 mod merge;
 mod model;
+mod options;
 mod pattern;
 mod peers;
 mod read;
@@ -35,7 +37,7 @@ pub use model::{
 pub use read::read;
 pub use refs::{GpuMachine, Prior, REFERENCES_SCHEMA, Reference, References, references};
 pub use report::{JSON_SCHEMA, Outcome, Report, RunSummary, SCHEMA, Verdict};
-pub use weigh::{ABOVE_SHARE, Basis, FAIL_SHARE, Metric, PASS_SHARE, Spread, Used};
+pub use weigh::{ABOVE_SHARE, Basis, FAIL_SHARE, FAR_SHARE, Metric, PASS_SHARE, Spread, Used};
 
 use crate::finding::{Finding, Status};
 use weigh::Known;
