@@ -172,7 +172,10 @@ fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static str)> {
             ["dispatch", "combine"].map(|op| (section, op, "")).to_vec()
         }
         Kind::Alltoall => vec![(Section::Collective, "alltoall", "")],
-        Kind::Expertrail => vec![(if many { Section::Internode } else { Section::Intranode }, "", "")],
+        Kind::Expertrail => {
+            let section = if many { Section::Internode } else { Section::Intranode };
+            ["dispatch", "combine"].map(|op| (section, op, "")).to_vec()
+        }
         _ => Vec::new(),
     }
 }

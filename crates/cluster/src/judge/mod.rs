@@ -94,7 +94,7 @@ pub fn judge(parts: &[Run], options: &Options) -> Report {
     }
     findings.extend(baseline::between_runs(&known, &metrics));
     if let Some(old) = &options.baseline {
-        findings.extend(baseline::regressions(old, &metrics));
+        findings.extend(baseline::regressions(old, &known, &metrics));
     }
     findings.extend(accept::findings(&known, options.accept.as_ref()));
     report::made(&known, metrics, findings, options.strict)
