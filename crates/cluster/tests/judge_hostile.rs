@@ -32,10 +32,9 @@ fn edited(base: &str, edit: impl Fn(&str) -> String) -> Report {
 #[track_caller]
 fn expect(report: &Report, (status, id): (Outcome, &str), what: &str) {
     assert_eq!(report.verdict.status, status, "{what}: {}", report.text());
-    let there = report
-        .findings
-        .iter()
-        .any(|finding| finding.id == id && !matches!(finding.status, expertrail_cluster::finding::Status::Pass));
+    let there = report.findings.iter().any(|finding| {
+        finding.id == id && !matches!(finding.status, expertrail_cluster::finding::Status::Pass)
+    });
     assert!(there, "{what}: no {id} in {}", report.text());
 }
 
@@ -120,10 +119,34 @@ fn parts_and_ranks_that_are_missing() {
 #[test]
 fn one_rank() {
     table(&[
-        (LOW, "[rank 3] Dispatch bandwidth: 62.95 GB/s, avg_t=120.51", "[rank 3] Dispatch bandwidth: 629.5 GB/s, avg_t=12.051", Outcome::Fail, "J002"),
-        (LOW, "[rank 3] Dispatch bandwidth: 62.95 GB/s, avg_t=120.51", "[rank 3] Dispatch bandwidth: 6.295 GB/s, avg_t=1205.1", Outcome::Fail, "J008"),
-        (V2, "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 1111.111 us", "EP:   3/16 | dispatch: 890 GB/s (SO), 2980 GB/s (SU), 111.111 us", Outcome::Fail, "J002"),
-        (V2, "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 1111.111 us", "EP:   3/16 | dispatch: 9 GB/s (SO), 30 GB/s (SU), 11111.11 us", Outcome::Fail, "J008"),
+        (
+            LOW,
+            "[rank 3] Dispatch bandwidth: 62.95 GB/s, avg_t=120.51",
+            "[rank 3] Dispatch bandwidth: 629.5 GB/s, avg_t=12.051",
+            Outcome::Fail,
+            "J002",
+        ),
+        (
+            LOW,
+            "[rank 3] Dispatch bandwidth: 62.95 GB/s, avg_t=120.51",
+            "[rank 3] Dispatch bandwidth: 6.295 GB/s, avg_t=1205.1",
+            Outcome::Fail,
+            "J008",
+        ),
+        (
+            V2,
+            "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 1111.111 us",
+            "EP:   3/16 | dispatch: 890 GB/s (SO), 2980 GB/s (SU), 111.111 us",
+            Outcome::Fail,
+            "J002",
+        ),
+        (
+            V2,
+            "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 1111.111 us",
+            "EP:   3/16 | dispatch: 9 GB/s (SO), 30 GB/s (SU), 11111.11 us",
+            Outcome::Fail,
+            "J008",
+        ),
     ]);
     // Seven of sixteen.
     let report = edited(LOW, |text| {
@@ -146,8 +169,20 @@ fn figures_against_their_own_times() {
         (INTER, "47 + 1151 us", "47 + 115100 us", Outcome::Fail, "J024"),
         (INTER, "147.20 GB/s (NVL)", "14.720 GB/s (NVL)", Outcome::Fail, "J024"),
         (LOW, "Dispatch bandwidth: 62.69", "Dispatch bandwidth: 98.00", Outcome::Fail, "J024"),
-        (V2, "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 1111.111 us", "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 11111.11 us", Outcome::Fail, "J024"),
-        (V2, "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU)", "EP:   3/16 | dispatch: 89 GB/s (SO), 30 GB/s (SU)", Outcome::Fail, "J024"),
+        (
+            V2,
+            "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 1111.111 us",
+            "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU), 11111.11 us",
+            Outcome::Fail,
+            "J024",
+        ),
+        (
+            V2,
+            "EP:   3/16 | dispatch: 89 GB/s (SO), 298 GB/s (SU)",
+            "EP:   3/16 | dispatch: 89 GB/s (SO), 30 GB/s (SU)",
+            Outcome::Fail,
+            "J024",
+        ),
         (NCCL, "54.81   53.10", "54.81   63.10", Outcome::Fail, "J024"),
         (NCCL, " 4897.37 ", " 9794.74 ", Outcome::Fail, "J024"),
     ]);
@@ -158,12 +193,21 @@ fn figures_against_their_own_times() {
 fn figures_far_above_their_reference() {
     let no_times = |text: &str| text.replace("  layout=5.5ms, dispatch=90.5ms, combine=99.9ms\n", "");
     let fast = edited(GUIDE, |text| {
-        no_times(text).replace("dispatch=55.4 GB/s, combine=50.2 GB/s, total=51.2", "dispatch=99.0 GB/s, combine=98.0 GB/s, total=97.0")
+        no_times(text).replace(
+            "dispatch=55.4 GB/s, combine=50.2 GB/s, total=51.2",
+            "dispatch=99.0 GB/s, combine=98.0 GB/s, total=97.0",
+        )
     });
     expect(&fast, (Outcome::Warn, "J002"), "between nodes");
     let fast = edited(GUIDE, |text| {
-        text.replace("dispatch=273.2 GB/s, combine=241.8 GB/s, total=256.5", "dispatch=890.0 GB/s, combine=880.0 GB/s, total=884.9")
-            .replace("dispatch=274.9 GB/s, combine=244.0 GB/s, total=258.5", "dispatch=890.0 GB/s, combine=880.0 GB/s, total=884.9")
+        text.replace(
+            "dispatch=273.2 GB/s, combine=241.8 GB/s, total=256.5",
+            "dispatch=890.0 GB/s, combine=880.0 GB/s, total=884.9",
+        )
+        .replace(
+            "dispatch=274.9 GB/s, combine=244.0 GB/s, total=258.5",
+            "dispatch=890.0 GB/s, combine=880.0 GB/s, total=884.9",
+        )
     });
     expect(&fast, (Outcome::Warn, "J002"), "inside nodes");
     // The node that is as its reference is not the odd one.
@@ -228,7 +272,11 @@ fn what_a_log_does_not_say() {
         (strange("local_rank+5", "local_rank+None", 1), "J006"),
         (strange("NVSHMEM v3.4.5", "NVSHMEM v2.1.0", 1), "J005"),
     ] {
-        assert!(report.findings.iter().any(|finding| finding.id == id && !finding.advisory), "{id}: {}", report.text());
+        assert!(
+            report.findings.iter().any(|finding| finding.id == id && !finding.advisory),
+            "{id}: {}",
+            report.text()
+        );
         assert!(report.verdict.warnings > 0, "{}", report.text());
     }
     // Two runs in one file: each has its own GPU.
@@ -254,10 +302,14 @@ fn own_results() {
         ("negative", Outcome::NotRun, "J003", &|d| d["ops"][0]["wire_gbps"] = (-326.0).into()),
         ("iterations", Outcome::NotRun, "J003", &|d| d["ops"][0]["iterations"] = 0.into()),
         ("yardstick", Outcome::Fail, "J002", &|d| d["link_ceiling"]["copy_engine_gbps"] = 3817.0.into()),
-        ("slow rank", Outcome::Fail, "J008", &|d| d["ops"][0]["per_rank"][1]["time_us"]["p50"] = 5000.0.into()),
+        ("slow rank", Outcome::Fail, "J008", &|d| {
+            d["ops"][0]["per_rank"][1]["time_us"]["p50"] = 5000.0.into()
+        }),
         ("rows", Outcome::Inconclusive, "J011", &|d| d["verification"]["rows_checked"] = 10.into()),
         ("no rows", Outcome::Inconclusive, "J011", &|d| d["verification"]["rows_checked"] = 0.into()),
-        ("received", Outcome::Inconclusive, "J011", &|d| d["received"]["rows_per_rank"] = serde_json::json!([0, 0])),
+        ("received", Outcome::Inconclusive, "J011", &|d| {
+            d["received"]["rows_per_rank"] = serde_json::json!([0, 0])
+        }),
         ("fallbacks", Outcome::Pass, "J023", &|d| d["backend"]["details"]["fallbacks"] = "7".into()),
         ("combine", Outcome::NotRun, "J003", &|d| {
             d["ops"].as_array_mut().unwrap().retain(|op| op["op"] != "combine");
@@ -302,12 +354,27 @@ fn acceptance() {
         (log("MFU: 15.526800%", "MFU: 215.526800%"), Outcome::Fail, "J025", "utilisation"),
         (log("Max iter time: 37.114000", "Max iter time: 0.000000"), Outcome::Fail, "J025", "no time"),
         // 742.27 s of 20 iterations are 37.11 each.
-        (log("Average iteration time: 37.114", "Average iteration time: 3.7114"), Outcome::Fail, "J025", "average"),
+        (
+            log("Average iteration time: 37.114", "Average iteration time: 3.7114"),
+            Outcome::Fail,
+            "J025",
+            "average",
+        ),
         (arm("summary.json", |_| String::new()), Outcome::Fail, "J018", "empty summary"),
         (arm("summary.json", |text| text.replacen('{', "", 1)), Outcome::Fail, "J018", "broken summary"),
-        (arm("summary.json", |text| text.replace("\"world_size\": 128", "\"world_size\": 8")), Outcome::Fail, "J018", "ranks"),
+        (
+            arm("summary.json", |text| text.replace("\"world_size\": 128", "\"world_size\": 8")),
+            Outcome::Fail,
+            "J018",
+            "ranks",
+        ),
         // 128 ranks are 16 nodes of eight.
-        (arm("launchers.txt", |text| text.replace("worker-15: torchrun exit code 0\n", "")), Outcome::Inconclusive, "J019", "15 launchers"),
+        (
+            arm("launchers.txt", |text| text.replace("worker-15: torchrun exit code 0\n", "")),
+            Outcome::Inconclusive,
+            "J019",
+            "15 launchers",
+        ),
     ] {
         expect(&report, (status, id), what);
     }
@@ -322,8 +389,11 @@ fn acceptance() {
 fn copies_are_one_file() {
     let copy = tempfile::tempdir().unwrap();
     let whole = text(INTER);
-    let node: String =
-        whole.split_inclusive('\n').filter(|line| !line.starts_with("[rank1]")).collect::<String>().replace("[rank0]:", "");
+    let node: String = whole
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("[rank1]"))
+        .collect::<String>()
+        .replace("[rank0]:", "");
     let (first, second) = (copy.path().join("k0.log"), copy.path().join("k1.log"));
     fs::write(&first, &node).unwrap();
     fs::write(&second, &node).unwrap();

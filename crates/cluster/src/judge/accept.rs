@@ -94,7 +94,12 @@ fn figures(known: &Known<'_>, training: &Training) -> Option<Finding> {
     const ROUNDING: f64 = 0.05;
     let mut wrong = Vec::new();
     if let Some(lost) = &training.lost {
-        wrong.push(format!("{} of {} losses are no number: {}", training.losses_lost, training.done.len(), lost.text));
+        wrong.push(format!(
+            "{} of {} losses are no number: {}",
+            training.losses_lost,
+            training.done.len(),
+            lost.text
+        ));
     }
     if let Some(mfu) = training.mfu_percent.filter(|mfu| !(*mfu > 0.0 && *mfu <= 100.0)) {
         wrong.push(format!("a utilisation (MFU) of {mfu:.1} %"));
@@ -107,9 +112,11 @@ fn figures(known: &Known<'_>, training: &Training) -> Option<Finding> {
         }
     }
     let timed = training.steps.and_then(|steps| steps.checked_sub(training.warmup.unwrap_or(0)));
-    if let (Some(average), Some(whole), Some(timed)) =
-        (training.step_s.filter(|_| training.step_of_summary), training.measured_s, timed.filter(|timed| *timed > 0))
-    {
+    if let (Some(average), Some(whole), Some(timed)) = (
+        training.step_s.filter(|_| training.step_of_summary),
+        training.measured_s,
+        timed.filter(|timed| *timed > 0),
+    ) {
         let made = whole / timed as f64;
         if !((average / made - 1.0).abs() <= ROUNDING) {
             wrong.push(format!(

@@ -171,7 +171,8 @@ fn ranks<'a>(known: &Known<'a>) -> Vec<(&'a Figure, String)> {
         };
         for (figure, moved) in group {
             // V2 prints whole numbers.
-            let within = ROUNDING + if known.run.kind == Kind::V2 { 0.5 / figure.value.max(1.0) } else { 0.0 };
+            let within =
+                ROUNDING + if known.run.kind == Kind::V2 { 0.5 / figure.value.max(1.0) } else { 0.0 };
             let text = if apart(moved, usual, within) {
                 format!(
                     "{:.1} GB/s in {:.1} us are {:.2} times the bytes of the other ranks",
@@ -180,7 +181,10 @@ fn ranks<'a>(known: &Known<'a>) -> Vec<(&'a Figure, String)> {
                     moved / usual
                 )
             } else if let Some(up) = figure.beside_gb_s.filter(|up| *up < figure.value * (1.0 - ROUNDING)) {
-                format!("{:.1} GB/s to nodes beside {up:.1} to ranks: a node has one rank of a token at least", figure.value)
+                format!(
+                    "{:.1} GB/s to nodes beside {up:.1} to ranks: a node has one rank of a token at least",
+                    figure.value
+                )
             } else {
                 continue;
             };
@@ -205,7 +209,10 @@ fn collective<'a>(known: &Known<'a>) -> Vec<(&'a Figure, String)> {
             let size: f64 = figure.details.get("size")?.parse().ok()?;
             let made = size / figure.time_us.filter(|time| *time > 0.0)? / 1e3;
             if apart(alg, made, ROUNDING) {
-                return Some((figure, format!("algbw {alg:.2}, and {size:.0} bytes in its time are {made:.2}")));
+                return Some((
+                    figure,
+                    format!("algbw {alg:.2}, and {size:.0} bytes in its time are {made:.2}"),
+                ));
             }
             let bus = ranks.map(|ranks| alg * (ranks as f64 - 1.0) / ranks as f64)?;
             apart(figure.value, bus, ROUNDING)
@@ -225,7 +232,10 @@ fn own<'a>(known: &Known<'a>) -> Vec<(&'a Figure, String)> {
             let made: Vec<f64> = figure.bytes.iter().map(|bytes| bytes / time / 1e3).collect();
             let first = made.first()?;
             made.iter().all(|made| apart(figure.value, *made, ROUNDING)).then(|| {
-                (figure, format!("{:.1} GB/s, and its bytes in its {time:.1} us are {first:.1}", figure.value))
+                (
+                    figure,
+                    format!("{:.1} GB/s, and its bytes in its {time:.1} us are {first:.1}", figure.value),
+                )
             })
         })
         .collect()

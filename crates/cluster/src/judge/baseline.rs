@@ -74,7 +74,8 @@ pub(super) fn between_runs(known: &[Known<'_>], metrics: &[Metric]) -> Vec<Findi
 pub(super) fn regressions(old: &Report, known: &[Known<'_>], metrics: &[Metric]) -> Vec<Finding> {
     let mut all = Vec::new();
     let usable = |metric: &&Metric| metric.value.is_finite() && metric.value > 0.0;
-    let common = old.metrics.iter().filter(usable).any(|before| metrics.iter().any(|now| key(now) == key(before)));
+    let common =
+        old.metrics.iter().filter(usable).any(|before| metrics.iter().any(|now| key(now) == key(before)));
     if !common {
         let seen = if old.metrics.iter().any(|metric| usable(&metric)) {
             "no figure of the baseline is in this run: nothing was compared"
@@ -91,18 +92,14 @@ pub(super) fn regressions(old: &Report, known: &[Known<'_>], metrics: &[Metric])
     }
     let before: BTreeSet<&str> =
         old.runs.iter().map(|run| run.gpu.as_str()).filter(|gpu| !gpu.is_empty()).collect();
-    let now: BTreeSet<&str> = known.iter().map(|run| run.gpu.as_str()).filter(|gpu| !gpu.is_empty()).collect();
+    let now: BTreeSet<&str> =
+        known.iter().map(|run| run.gpu.as_str()).filter(|gpu| !gpu.is_empty()).collect();
     if !before.is_empty() && !now.is_empty() && before.is_disjoint(&now) {
         let names = |all: &BTreeSet<&str>| all.iter().copied().collect::<Vec<_>>().join(", ");
-        all.push(
-            finding("J010")
-                .about("baseline")
-                .outcome(Status::Warn, &GONE)
-                .saw(
-                    format!("the baseline is of {}, this run of {}", names(&before), names(&now)),
-                    "a baseline of the same GPU",
-                ),
-        );
+        all.push(finding("J010").about("baseline").outcome(Status::Warn, &GONE).saw(
+            format!("the baseline is of {}, this run of {}", names(&before), names(&now)),
+            "a baseline of the same GPU",
+        ));
     }
     let mut seen: Vec<Key> = Vec::new();
     for before in &old.metrics {

@@ -135,9 +135,9 @@ pub(super) const SAYS_FAIL: CauseEntry = CauseEntry {
 
 /// Causes of this part. Patterns name those of the topology and of the table of versions, too.
 pub const CAUSES: &[&[CauseEntry]] = &[&[
-    BELOW, UNJUDGED, ABOVE, NOT_RUN, MISSING, STACK, MIXED, SILENT, UNEVEN, VARY, SLOWER, GONE, WRONG,
-    FAR, ACCOUNTS, NO_NUMBER, IGNORED,
-    UNVERIFIED, TOTAL, CUT, STOPPED, NO_SUMMARY, LAUNCHER, MARKER, UNREAD, SAYS_FAIL,
+    BELOW, UNJUDGED, ABOVE, NOT_RUN, MISSING, STACK, MIXED, SILENT, UNEVEN, VARY, SLOWER, GONE, WRONG, FAR,
+    ACCOUNTS, NO_NUMBER, IGNORED, UNVERIFIED, TOTAL, CUT, STOPPED, NO_SUMMARY, LAUNCHER, MARKER, UNREAD,
+    SAYS_FAIL,
 ]];
 
 /// Ids of the findings of a verdict with what each looks at. An id is never used again for something else.

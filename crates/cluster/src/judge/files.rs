@@ -159,9 +159,8 @@ fn read_file(path: &Path) -> io::Result<Content> {
     // An error of the first byte is one of the file.
     input.fill_buf()?;
     let (mut runs, sum) = unpacked(&path.display().to_string(), input);
-    let summary = path
-        .file_name()
-        .is_some_and(|name| name.to_string_lossy().to_lowercase().ends_with("summary.json"));
+    let summary =
+        path.file_name().is_some_and(|name| name.to_string_lossy().to_lowercase().ends_with("summary.json"));
     if summary {
         for run in runs.iter_mut().filter(|run| matches!(run.kind, Kind::Unknown | Kind::Fragment)) {
             // It should have been one: that it is none is what there is to say of it.

@@ -200,7 +200,10 @@ pub(super) fn rate<'a>(text: &'a str, key: &str) -> Option<Result<f64, &'a str>>
     let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
     let (word, unit) = rest.split_at(end);
     let there = || {
-        let unit_end = unit.trim_start().find([',', '|', '(']).map_or(unit.len(), |end| end + unit.len() - unit.trim_start().len());
+        let unit_end = unit
+            .trim_start()
+            .find([',', '|', '('])
+            .map_or(unit.len(), |end| end + unit.len() - unit.trim_start().len());
         rest.get(..end + unit_end).unwrap_or(rest).trim()
     };
     let of_unit = unit

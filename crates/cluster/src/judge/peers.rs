@@ -45,9 +45,10 @@ pub(super) fn symmetry(metrics: &[Metric]) -> Vec<Finding> {
             .collect();
         let Some(others) = median(&mut peers) else { continue };
         // What is as its reference got is not low because its peers are above what any got.
-        let usual = metric.reference.as_ref().is_some_and(|used| {
-            metric.value >= used.low && others > used.high * FAR_SHARE
-        });
+        let usual = metric
+            .reference
+            .as_ref()
+            .is_some_and(|used| metric.value >= used.low && others > used.high * FAR_SHARE);
         if usual {
             continue;
         }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::Options;
 use super::ceiling::{self, Ceiling, Links};
 use super::merge;
-use super::peers;
 use super::model::{Counts, Figure, Kind, Place, Run, Section, Settings};
+use super::peers;
 use super::refs::{Reference, References, Sought, references};
 use crate::finding::Status;
 
@@ -413,7 +413,8 @@ fn extremes(metric: &mut Metric) {
     let Some(spread) = metric.spread.clone().filter(|spread| spread.count > 1) else { return };
     let who = |rank: Option<u32>| rank.map_or("a rank".to_owned(), |rank| format!("rank {rank}"));
     let mut worse = Vec::new();
-    if let Some(fraction) = metric.most_fraction().filter(|fraction| *fraction > ABOVE_SHARE) {
+    let said = metric.fraction.is_some_and(|fraction| fraction > ABOVE_SHARE);
+    if let Some(fraction) = metric.most_fraction().filter(|fraction| !said && *fraction > ABOVE_SHARE) {
         worse.push(format!(
             "{} has {:.1}, {fraction:.3} of the ceiling: no link carries that",
             who(spread.most_rank),
@@ -542,7 +543,9 @@ fn by_reference(file: &References, reference: &Reference, metric: &mut Metric) {
         metric.status = Status::Warn;
     }
     let place = match (far, metric.value > high) {
-        (true, _) => ", far above its range: another setting (tokens, hidden size, nodes), or another way of counting bytes or time",
+        (true, _) => {
+            ", far above its range: another setting (tokens, hidden size, nodes), or another way of counting bytes or time"
+        }
         (_, true) => ", above its range",
         _ => "",
     };

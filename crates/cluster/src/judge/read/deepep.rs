@@ -88,9 +88,8 @@ fn best(scan: &mut Scan, line: &Line<'_>) -> bool {
     };
     let nvl = before(text, " GB/s (NVL)");
     let rdma = before(text, " GB/s (RDMA)");
-    let Some((kind, section, counts, value)) = rdma
-        .map(|rdma| (Kind::Internode, Section::Internode, Counts::Nodes, rdma))
-        .or_else(|| {
+    let Some((kind, section, counts, value)) =
+        rdma.map(|rdma| (Kind::Internode, Section::Internode, Counts::Nodes, rdma)).or_else(|| {
             // With an RDMA figure that cannot be read, NVL's is no figure inside a node.
             let alone = nvl.filter(|_| !text.contains("(RDMA)"));
             alone.map(|nvl| (Kind::Intranode, Section::Intranode, Counts::Ranks, nvl))

@@ -223,7 +223,8 @@ fn result(value: &Value, schema: &str, place: &Place) -> Run {
     if !file.received.rows_per_rank.is_empty() && received == 0 {
         run.tests.partly = Some(said("no rank received a row".to_owned()));
     }
-    run.warned = file.warnings.iter().take(super::super::model::MARKS).map(|text| said(short(text))).collect();
+    run.warned =
+        file.warnings.iter().take(super::super::model::MARKS).map(|text| said(short(text))).collect();
     let fallbacks = file.backend.details.get("fallbacks").and_then(|count| count.trim().parse::<u64>().ok());
     if let Some(count) = fallbacks.filter(|count| *count > 0) {
         run.warned.push(said(format!("{count} calls fell back to another path")));

@@ -30,7 +30,9 @@ pub fn read(name: &str, mut input: impl BufRead) -> Vec<Run> {
         }
     }
     let mut scan = Scan::new(name);
-    if let Err(error) = lines::each(head.as_slice().chain(input), sieve::takes, |number, text| scan.line(number, text)) {
+    if let Err(error) =
+        lines::each(head.as_slice().chain(input), sieve::takes, |number, text| scan.line(number, text))
+    {
         let file = scan.file.clone();
         scan.current().unread = Some(format!("reading of {file} stopped: {error}"));
     }
@@ -143,8 +145,11 @@ impl Scan {
     }
 
     fn finish(self) -> Vec<Run> {
-        let mut runs: Vec<Run> =
-            self.runs.into_iter().filter(|run| !run.is_empty() || !run.notes.is_empty() || run.unread.is_some()).collect();
+        let mut runs: Vec<Run> = self
+            .runs
+            .into_iter()
+            .filter(|run| !run.is_empty() || !run.notes.is_empty() || run.unread.is_some())
+            .collect();
         if runs.is_empty() {
             runs.push(Run::new(Kind::Unknown, &self.file, 0));
         }
