@@ -296,19 +296,20 @@ fn own_results() {
         judged(&document.to_string())
     };
     assert_eq!(with(&|_| ()).verdict.status, Outcome::Pass, "{}", with(&|_| ()).text());
-    let cases: [(&str, Outcome, &str, &dyn Fn(&mut serde_json::Value)); 11] = [
+    type Change<'a> = &'a dyn Fn(&mut serde_json::Value);
+    let cases: [(&str, Outcome, &str, Change<'_>); 11] = [
         ("time", Outcome::Fail, "J024", &|d| d["ops"][0]["time_us"]["p50"] = 12335.0.into()),
         ("figure", Outcome::Fail, "J024", &|d| d["ops"][0]["wire_gbps"] = 359.0.into()),
         ("negative", Outcome::NotRun, "J003", &|d| d["ops"][0]["wire_gbps"] = (-326.0).into()),
         ("iterations", Outcome::NotRun, "J003", &|d| d["ops"][0]["iterations"] = 0.into()),
         ("yardstick", Outcome::Fail, "J002", &|d| d["link_ceiling"]["copy_engine_gbps"] = 3817.0.into()),
         ("slow rank", Outcome::Fail, "J008", &|d| {
-            d["ops"][0]["per_rank"][1]["time_us"]["p50"] = 5000.0.into()
+            d["ops"][0]["per_rank"][1]["time_us"]["p50"] = 5000.0.into();
         }),
         ("rows", Outcome::Inconclusive, "J011", &|d| d["verification"]["rows_checked"] = 10.into()),
         ("no rows", Outcome::Inconclusive, "J011", &|d| d["verification"]["rows_checked"] = 0.into()),
         ("received", Outcome::Inconclusive, "J011", &|d| {
-            d["received"]["rows_per_rank"] = serde_json::json!([0, 0])
+            d["received"]["rows_per_rank"] = serde_json::json!([0, 0]);
         }),
         ("fallbacks", Outcome::Pass, "J023", &|d| d["backend"]["details"]["fallbacks"] = "7".into()),
         ("combine", Outcome::NotRun, "J003", &|d| {

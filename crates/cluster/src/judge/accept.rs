@@ -104,9 +104,7 @@ fn figures(known: &Known<'_>, training: &Training) -> Option<Finding> {
     if let Some(mfu) = training.mfu_percent.filter(|mfu| !(*mfu > 0.0 && *mfu <= 100.0)) {
         wrong.push(format!("a utilisation (MFU) of {mfu:.1} %"));
     }
-    let mut times = [("an iteration", training.iteration_s), ("the average", training.step_s)];
-    times.sort_by_key(|(_, time)| time.is_none());
-    for (what, time) in times {
+    for (what, time) in [("an iteration", training.iteration_s), ("the average", training.step_s)] {
         if let Some(time) = time.filter(|time| !(time.is_finite() && *time > 0.0)) {
             wrong.push(format!("a time of {time:.3} s for {what}"));
         }
@@ -118,7 +116,7 @@ fn figures(known: &Known<'_>, training: &Training) -> Option<Finding> {
         timed.filter(|timed| *timed > 0),
     ) {
         let made = whole / timed as f64;
-        if !((average / made - 1.0).abs() <= ROUNDING) {
+        if average.is_finite() && (average / made - 1.0).abs() > ROUNDING {
             wrong.push(format!(
                 "an average of {average:.3} s, and {timed} iterations in {whole:.2} s make {made:.3}"
             ));

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use super::accounts;
 use super::causes::{
-    ABOVE, BELOW, CUT, FAR, LAUNCHER, MARKER, MISSING, MIXED, NOT_RUN, SAYS_FAIL, SILENT, STACK, TOTAL,
-    UNJUDGED, UNREAD, UNVERIFIED, WRONG,
+    ABOVE, BELOW, CUT, FAR, LAUNCHER, MARKER, MIXED, NOT_RUN, SAYS_FAIL, SILENT, STACK, UNJUDGED, UNREAD,
 };
 use super::evidence::{At, finding, list, subject};
 use super::model::{Kind, Mark, Place, Section};
-use super::options;
 use super::refs::references;
 use super::weigh::{ABOVE_SHARE, FAR_SHARE, Known, Metric};
+use super::{data, options, present};
 use crate::finding::{Finding, Status};
 
 /// One finding for each figure that is no pass.
@@ -114,12 +113,12 @@ pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
         return all;
     }
     all.extend(parts(known));
-    all.extend(present(known));
+    all.extend(present::findings(known));
     all.extend(versions(known));
     all.extend(offset(known));
     all.extend(nvshmem(known));
-    all.extend(data(known));
-    all.extend(totals(known));
+    all.extend(data::findings(known));
+    all.extend(data::totals(known));
     all.extend(end(known));
     all.extend(marks(known));
     all.extend(exits(known));
@@ -147,7 +146,7 @@ fn warned(known: &Known<'_>) -> Option<Finding> {
 }
 
 /// What each kind of run must have figures of.
-fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static str)> {
+pub(super) fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static str)> {
     let many = known.run.settings.nodes.or(known.options.nodes) != Some(1);
     match known.run.kind {
         Kind::Guide if many => {
@@ -230,160 +229,6 @@ fn not_run(what: &str, seen: String, place: &Place) -> Finding {
         .saw(seen, "figures")
         .line(place)
         .remedy("Find the cause in the logs of all ranks, then run again.", &["expertrail diagnose LOGS..."])
-}
-
-/// Ranks that the guide's script starts on a node.
-const GUIDE_RANKS: u64 = 8;
-
-/// Nodes and ranks that have no figures.
-fn present(known: &Known<'_>) -> Vec<Finding> {
-    let run = known.run;
-    if run.figures.is_empty() {
-        return Vec::new();
-    }
-    let place = run.figures.first().map_or(&run.place, |figure| &figure.place);
-    let missing = |what: String, seen: String| {
-        vec![
-            finding("J004")
-                .about(what)
-                .outcome(Status::Unknown, &MISSING)
-                .saw(seen, "figures of all")
-                .line(place)
-                .remedy("Give the logs of all nodes and ranks; if there are none, the run lost them.", &[]),
-        ]
-    };
-    match run.kind {
-        Kind::Guide | Kind::Internode => {
-            let section = if run.kind == Kind::Guide { Section::Intranode } else { Section::Internode };
-            let have: BTreeSet<u64> = run
-                .figures
-                .iter()
-                .filter(|figure| figure.section == section)
-                .filter_map(|figure| figure.node.map(u64::from))
-                .collect();
-            if have.is_empty() {
-                return Vec::new();
-            }
-            if let (Kind::Guide, Some(nodes), Some(ranks)) =
-                (run.kind, run.settings.nodes, run.settings.ranks)
-                && ranks != nodes * GUIDE_RANKS
-            {
-                return missing(
-                    "nodes".to_owned(),
-                    format!(
-                        "{nodes} nodes and {ranks} GPUs: the script starts {GUIDE_RANKS} ranks on each node"
-                    ),
-                );
-            }
-            let Some(nodes) = known.settings(section).nodes else {
-                return missing(
-                    "nodes".to_owned(),
-                    "how many nodes there were is not known (--nodes says it)".to_owned(),
-                );
-            };
-            if run.kind == Kind::Internode {
-                return of_nodes(known, nodes, &missing);
-            }
-            let lost: Vec<u64> = (0..nodes.min(1 << 16)).filter(|node| !have.contains(node)).collect();
-            if lost.is_empty() {
-                return Vec::new();
-            }
-            missing(
-                if nodes > 1 << 16 {
-                    format!("{} nodes", nodes - have.len() as u64)
-                } else {
-                    format!("node {}", list(&lost))
-                },
-                format!("no figures; {} of {nodes} nodes have some", have.len()),
-            )
-        }
-        Kind::Intranode => of_nodes(known, 1, &missing),
-        Kind::Alltoall => {
-            let settings = &run.settings;
-            let collective = run.versions.get("collective").is_none_or(|said| said.text == "alltoall");
-            let uneven = settings
-                .nodes
-                .zip(settings.ranks)
-                .is_some_and(|(nodes, ranks)| nodes > 0 && ranks % nodes != 0);
-            match (settings.ranks_listed.or(settings.ranks), settings.ranks, settings.ranks_of_rows) {
-                (Some(listed), _, Some(of_rows)) if collective && listed != of_rows => missing(
-                    "ranks".to_owned(),
-                    format!(
-                        "the header names {listed} ranks, and sizes and counts of the rows are those of {of_rows}"
-                    ),
-                ),
-                (Some(listed), Some(ranks), _) if listed != ranks => {
-                    missing("ranks".to_owned(), format!("the header names {listed} of {ranks} ranks"))
-                }
-                _ if uneven => missing(
-                    "ranks".to_owned(),
-                    format!(
-                        "{} ranks on {} nodes: some of them are not named",
-                        settings.ranks.unwrap_or(0),
-                        settings.nodes.unwrap_or(0)
-                    ),
-                ),
-                _ => Vec::new(),
-            }
-        }
-        Kind::LowLatency | Kind::V2 => {
-            let Some(ranks) = known.settings(Section::LowLatency).rank_count() else {
-                return missing(
-                    "ranks".to_owned(),
-                    "how many ranks there were is not known (--nodes and --ranks-per-node say it)".to_owned(),
-                );
-            };
-            let mut all = Vec::new();
-            let mut told: Vec<Vec<u64>> = Vec::new();
-            let groups: BTreeSet<(&str, &str)> =
-                run.figures.iter().map(|figure| (figure.op.as_str(), figure.dtype.as_str())).collect();
-            for (op, dtype) in groups {
-                let have: BTreeSet<u64> = run
-                    .figures
-                    .iter()
-                    .filter(|figure| figure.op == op && figure.dtype == dtype)
-                    .filter_map(|figure| figure.rank.map(u64::from))
-                    .collect();
-                let lost: Vec<u64> = (0..ranks.min(1 << 16)).filter(|rank| !have.contains(rank)).collect();
-                if lost.is_empty() || told.contains(&lost) {
-                    continue;
-                }
-                all.extend(missing(
-                    if ranks > 1 << 16 {
-                        format!("{} ranks", ranks - have.len() as u64)
-                    } else {
-                        format!("rank {}", list(&lost))
-                    },
-                    format!("no figures of {op}; {} of {ranks} ranks have some", have.len()),
-                ));
-                told.push(lost);
-            }
-            all
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Each operation must have a figure of each node. Launchers count tasks, so their names are not those of nodes; their number is.
-fn of_nodes(known: &Known<'_>, nodes: u64, missing: &dyn Fn(String, String) -> Vec<Finding>) -> Vec<Finding> {
-    let run = known.run;
-    let of = |op: &str, dtype: &str| {
-        let of = run.figures.iter().filter(|figure| figure.op == op && figure.dtype == dtype);
-        of.filter_map(|figure| figure.node).collect::<BTreeSet<u32>>().len() as u64
-    };
-    let ops: Vec<(&str, &str, u64)> =
-        wanted(known).into_iter().map(|(_, op, dtype)| (op, dtype, of(op, dtype))).collect();
-    let most = ops.iter().map(|(.., have)| *have).max().unwrap_or(0);
-    if most < nodes {
-        return missing("nodes".to_owned(), format!("figures of {most} of {nodes} nodes"));
-    }
-    // Parts without any figure are said elsewhere.
-    ops.iter()
-        .filter(|(.., have)| *have > 0 && *have < most)
-        .flat_map(|(op, dtype, have)| {
-            missing(format!("{op} {dtype}"), format!("figures of {have} nodes, other calls have {most}"))
-        })
-        .collect()
 }
 
 fn versions(known: &Known<'_>) -> Vec<Finding> {
@@ -518,149 +363,6 @@ fn silent(known: &Known<'_>, ranks: u64) -> String {
     let without = |rank: &u64| u32::try_from(*rank).is_ok_and(|rank| !named.contains(&rank));
     let without: Vec<u64> = (0..ranks.min(1 << 16)).filter(without).collect();
     format!("; none of ranks {}", list(&without))
-}
-
-fn data(known: &Known<'_>) -> Vec<Finding> {
-    let tests = &known.run.tests;
-    let mut all = Vec::new();
-    if let Some(wrong) = tests.wrong.first() {
-        let more = if tests.wrong.len() > 1 {
-            format!(" and {} more", tests.wrong.len() - 1)
-        } else {
-            String::new()
-        };
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Fail, &WRONG)
-                .saw(format!("{}{more}", wrong.text), "no row wrong")
-                .line(&wrong.place),
-        );
-    } else if let Some(mark) = known.run.marks.iter().find(|mark| {
-        mark.text.contains("AssertionError")
-            && matches!(known.run.kind, Kind::Intranode | Kind::Internode | Kind::LowLatency | Kind::V2)
-    }) {
-        // DeepEP's tests assert what they received.
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Fail, &WRONG)
-                .saw(mark.text.clone(), "no assertion that fails")
-                .line(&mark.place),
-        );
-    } else if let Some(partly) = &tests.partly {
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Unknown, &UNVERIFIED)
-                .saw(partly.text.clone(), "every row compared")
-                .line(&partly.place),
-        );
-    } else if let Some(unverified) = &tests.unverified {
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Warn, &UNVERIFIED)
-                .saw(unverified.text.clone(), "verified data")
-                .line(&unverified.place),
-        );
-    }
-    if matches!(known.run.kind, Kind::Intranode | Kind::Internode) && tests.passed < tests.begun {
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Unknown, &UNVERIFIED)
-                .saw(
-                    format!("{} of {} tests of correctness say that they passed", tests.passed, tests.begun),
-                    "all passed",
-                )
-                .line(&known.run.place),
-        );
-    }
-    all.extend(untested(known));
-    all
-}
-
-/// No test of correctness in the log, or none of a type that has figures.
-fn untested(known: &Known<'_>) -> Option<Finding> {
-    let run = known.run;
-    let tests = &run.tests;
-    let seen = match run.kind {
-        Kind::Intranode | Kind::Internode if tests.begun == 0 => {
-            "no test of correctness is in the log".to_owned()
-        }
-        Kind::Intranode | Kind::Internode => {
-            let without: BTreeSet<&str> = run
-                .figures
-                .iter()
-                .filter(|figure| figure.op == "dispatch" && !tests.dtypes.contains(&figure.dtype))
-                .map(|figure| figure.dtype.as_str())
-                .collect();
-            if without.is_empty() {
-                return None;
-            }
-            format!("no test of {} is in the log", without.into_iter().collect::<Vec<_>>().join(", "))
-        }
-        Kind::Alltoall if tests.passed < tests.begun && tests.wrong.is_empty() => {
-            format!("{} of {} rows of the table were checked (#wrong)", tests.passed, tests.begun)
-        }
-        _ => return None,
-    };
-    if run.figures.is_empty() || tests.unverified.is_some() {
-        return None;
-    }
-    Some(
-        finding("J011")
-            .about(subject(known))
-            .outcome(Status::Warn, &UNVERIFIED)
-            .saw(seen, "tests that pass")
-            .line(run.figures.first().map_or(&run.place, |figure| &figure.place)),
-    )
-}
-
-/// The guide's total is the harmonic mean of dispatch and combine inside a node, and no more than that between nodes.
-fn totals(known: &Known<'_>) -> Vec<Finding> {
-    /// Of the mean, what layout leaves at least; in the guide's samples it leaves 0.97.
-    const LAYOUT_MOST: f64 = 0.85;
-    // Three figures with one decimal each.
-    const ROUNDING: f64 = 0.005;
-    let run = known.run;
-    if run.kind != Kind::Guide {
-        return Vec::new();
-    }
-    let mut all = Vec::new();
-    for total in run.figures.iter().filter(|figure| figure.op == "total") {
-        let of = |op: &str| {
-            run.figures
-                .iter()
-                .find(|figure| figure.op == op && figure.place == total.place)
-                .map(|figure| figure.value)
-        };
-        let (Some(dispatch), Some(combine)) = (of("dispatch"), of("combine")) else { continue };
-        if dispatch <= 0.0 || combine <= 0.0 {
-            continue;
-        }
-        let mean = expertrail_core::roofline::guide_total(dispatch, combine);
-        let (low, high) = (mean * (1.0 - ROUNDING), mean * (1.0 + ROUNDING));
-        // Layout is a few per cent of the time.
-        let least = if total.section == Section::Intranode { low } else { mean * LAYOUT_MOST };
-        if total.value > high || total.value < least {
-            all.push(
-                finding("J015")
-                    .about(format!("{} total", total.section.label()))
-                    .outcome(Status::Warn, &TOTAL)
-                    .saw(
-                        format!(
-                            "{:.1} GB/s, and dispatch {dispatch:.1} with combine {combine:.1} make {mean:.1}",
-                            total.value
-                        ),
-                        "figures of one run",
-                    )
-                    .line(&total.place),
-            );
-        }
-    }
-    all
 }
 
 /// Lines that a whole run prints at its end: said, and of no weight.

@@ -446,7 +446,6 @@ impl Run {
                 rank: figure.rank,
                 place: figure.place,
                 text: format!("{} {} is no bandwidth", figure.op, figure.value),
-                ..Mark::default()
             });
         } else if self.figures.len() < KEPT {
             self.figures.push(figure);
