@@ -285,6 +285,9 @@ fn what_a_log_does_not_say() {
     assert_eq!(gpus, ["B200", "H200"]);
 }
 
+/// A change of a result.
+type Change<'a> = &'a dyn Fn(&mut serde_json::Value);
+
 /// Our own results: bytes by time, the data sheet, ranks beside each other, and what was verified.
 #[test]
 fn own_results() {
@@ -296,7 +299,6 @@ fn own_results() {
         judged(&document.to_string())
     };
     assert_eq!(with(&|_| ()).verdict.status, Outcome::Pass, "{}", with(&|_| ()).text());
-    type Change<'a> = &'a dyn Fn(&mut serde_json::Value);
     let cases: [(&str, Outcome, &str, Change<'_>); 11] = [
         ("time", Outcome::Fail, "J024", &|d| d["ops"][0]["time_us"]["p50"] = 12335.0.into()),
         ("figure", Outcome::Fail, "J024", &|d| d["ops"][0]["wire_gbps"] = 359.0.into()),
