@@ -1,6 +1,7 @@
 //! `expertrail judge`.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -170,8 +171,11 @@ fn options(args: &JudgeArgs) -> Result<Options, Stop> {
     }
     let mut references = Vec::new();
     for file in &args.refs {
-        let text = fs::read_to_string(file)
-            .map_err(|error| Stop::access(format!("--refs {}: {error}", file.display())))?;
+        let text = fs::read_to_string(file).map_err(|error| {
+            let text = format!("--refs {}: {error}", file.display());
+            // As for any other file: one that is not there is a wrong argument.
+            if error.kind() == io::ErrorKind::NotFound { Stop::usage(text) } else { Stop::access(text) }
+        })?;
         let more = References::parse(&text)
             .map_err(|error| Stop::usage(format!("--refs {}: {error}", file.display())))?;
         references.extend(more.references);

@@ -125,7 +125,7 @@ fn standard_input_folders_and_gzip() {
     fs::write(place.path().join("run.log.gz"), &packed).unwrap();
     let output = expertrail(&[folder], b"");
     assert!(matches!(output.status.code(), Some(1 | 3)), "{}", out(&output));
-    assert!(out(&output).contains("reading stopped"), "{}", out(&output));
+    assert!(out(&output).contains("run.log.gz stopped"), "{}", out(&output));
     code(&["guide/pods"], 0);
     code(&["v1/pods"], 0);
 }

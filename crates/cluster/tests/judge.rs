@@ -249,7 +249,9 @@ fn above_the_ceiling_is_never_a_pass() {
     assert_eq!((above[0].0, above[0].1), (Status::Fail, Some("figure-above-ceiling")));
     for (value, above) in [(468.0, false), (477.0, true)] {
         let text = text("guide/above.log").replace("dispatch=561.0", &format!("dispatch={value:.1}"));
-        assert_eq!(!found(&of_text(&text), "J002").is_empty(), above, "{value}");
+        // Below it is a warning: far above the reference, 1.5 x 305.2.
+        let status = if above { Status::Fail } else { Status::Warn };
+        assert_eq!(found(&of_text(&text), "J002")[0].0, status, "{value}");
     }
 }
 
@@ -709,9 +711,13 @@ fn criteria_of_acceptance() {
     let rank = text("training/treatment/rank-0.log");
     let exits = text("training/treatment/launchers.txt");
     let with = |rank: &str, exits: &str, accept: Accept| {
-        let runs =
+        let mut runs =
             [judge::read("rank-0.log", rank.as_bytes()), judge::read("launchers.txt", exits.as_bytes())]
                 .concat();
+        // The file is there where the log says that it was written.
+        if rank.contains("summary saved") {
+            runs.extend(read("training/treatment/summary.json"));
+        }
         judge::judge(&runs, &Options { accept: Some(accept), ..Options::default() })
     };
     let sixteen = || Accept { launchers: Some(16), ..Accept::default() };

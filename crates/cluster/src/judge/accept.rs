@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::causes::{LAUNCHER, MARKER, NO_SUMMARY, STOPPED};
+use super::causes::{LAUNCHER, MARKER, NO_NUMBER, NO_SUMMARY, STOPPED};
 use super::evidence::{At, finding, list, subject};
 use super::model::{Kind, Training};
 use super::weigh::Known;
@@ -31,6 +31,7 @@ pub(super) fn findings(known: &[Known<'_>], accept: Option<&Accept>) -> Vec<Find
         if let Some(run) = known.run.training.as_ref().filter(|_| known.run.kind == Kind::Training) {
             training += 1;
             all.push(iterations(known, run, accept));
+            all.extend(figures(known, run));
         }
         if known.run.kind == Kind::Summary {
             let says = known.run.training.as_ref().and_then(|training| training.steps);
@@ -87,6 +88,50 @@ fn iterations(known: &Known<'_>, training: &Training, accept: Option<&Accept>) -
         .remedy("Name the cause from the logs of all ranks.", &["expertrail diagnose LOGS..."])
 }
 
+/// Losses, times and utilisation that cannot be, and an average that the times beside it do not make.
+fn figures(known: &Known<'_>, training: &Training) -> Option<Finding> {
+    /// By how much an average may differ from what the times make.
+    const ROUNDING: f64 = 0.05;
+    let mut wrong = Vec::new();
+    if let Some(lost) = &training.lost {
+        wrong.push(format!(
+            "{} of {} losses are no number: {}",
+            training.losses_lost,
+            training.done.len(),
+            lost.text
+        ));
+    }
+    if let Some(mfu) = training.mfu_percent.filter(|mfu| !(*mfu > 0.0 && *mfu <= 100.0)) {
+        wrong.push(format!("a utilisation (MFU) of {mfu:.1} %"));
+    }
+    for (what, time) in [("an iteration", training.iteration_s), ("the average", training.step_s)] {
+        if let Some(time) = time.filter(|time| !(time.is_finite() && *time > 0.0)) {
+            wrong.push(format!("a time of {time:.3} s for {what}"));
+        }
+    }
+    let timed = training.steps.and_then(|steps| steps.checked_sub(training.warmup.unwrap_or(0)));
+    if let (Some(average), Some(whole), Some(timed)) = (
+        training.step_s.filter(|_| training.step_of_summary),
+        training.measured_s,
+        timed.filter(|timed| *timed > 0),
+    ) {
+        let made = whole / timed as f64;
+        if average.is_finite() && (average / made - 1.0).abs() > ROUNDING {
+            wrong.push(format!(
+                "an average of {average:.3} s, and {timed} iterations in {whole:.2} s make {made:.3}"
+            ));
+        }
+    }
+    let place = training.lost.as_ref().map_or(&training.place, |lost| &lost.place);
+    (!wrong.is_empty()).then(|| {
+        finding("J025")
+            .about(subject(known))
+            .outcome(Status::Fail, &NO_NUMBER)
+            .saw(wrong.join("; "), "figures that can be")
+            .line(place)
+    })
+}
+
 fn criteria(known: &Known<'_>, accept: &Accept) -> Vec<Finding> {
     let run = known.run;
     let mut all = vec![summary(known, accept), launchers(known, accept), support(known)];
@@ -131,11 +176,22 @@ fn summary(known: &Known<'_>, accept: &Accept) -> Finding {
                 .outcome(Status::Fail, &NO_SUMMARY)
                 .saw("it does not say how many steps it is of", "a whole summary")
                 .line(file),
-            _ => new().saw("written", "").line(file),
+            _ => match ranks_disagree(known, &training) {
+                Some(seen) => {
+                    new().outcome(Status::Fail, &NO_SUMMARY).saw(seen, "a summary of this run").line(file)
+                }
+                None => new().saw("written", "").line(file),
+            },
         };
     }
     match &training.summary {
-        Some(said) => new().saw(format!("the log says that {} was written", said.text), "").line(&said.place),
+        Some(said) => new()
+            .outcome(Status::Unknown, &NO_SUMMARY)
+            .saw(
+                format!("the log says that {} was written, and the file was not given", said.text),
+                "the summary file (--summary FILE)",
+            )
+            .line(&said.place),
         None => new()
             .outcome(Status::Fail, &NO_SUMMARY)
             .saw("no summary file, and no line that says it was written", "the summary file (--summary FILE)")
@@ -143,15 +199,43 @@ fn summary(known: &Known<'_>, accept: &Accept) -> Finding {
     }
 }
 
-fn launchers(known: &Known<'_>, accept: &Accept) -> Finding {
-    let run = known.run;
-    // A launcher that says so twice is one; rows of Slurm's accounting are of the same launchers again.
+/// Ranks that the summary says and that cannot be those of the log.
+fn ranks_disagree(known: &Known<'_>, training: &Training) -> Option<String> {
+    let says = training.summary_ranks?;
+    if let Some(parallel) = training.data_parallel.filter(|parallel| *parallel > 0 && says % parallel != 0) {
+        return Some(format!("it is of {says} ranks, and the log has {parallel} data-parallel ranks"));
+    }
+    let launchers = ended(known);
+    if launchers > says {
+        return Some(format!("it is of {says} ranks, and {launchers} launchers ended"));
+    }
+    let most = known.run.nvshmem_ranks.iter().next_back().copied()?;
+    (u64::from(most) >= says).then(|| format!("it is of {says} ranks, and rank {most} is in a log"))
+}
+
+/// Launchers that ended with 0. One that says so twice is one; rows of Slurm's accounting are of the same launchers again.
+fn ended(known: &Known<'_>) -> u64 {
     let count = |accounting: bool| {
-        let good = run.exits.iter().filter(|exit| exit.code == 0 && exit.accounting == accounting);
+        let good = known.run.exits.iter().filter(|exit| exit.code == 0 && exit.accounting == accounting);
         good.map(|exit| (&exit.place.file, &exit.who)).collect::<BTreeSet<_>>().len() as u64
     };
-    let good = count(false).max(count(true));
-    let wanted = accept.launchers.unwrap_or(1);
+    count(false).max(count(true))
+}
+
+/// Ranks of a launcher at most: what a node has.
+const RANKS_OF_A_LAUNCHER: u64 = 8;
+
+fn launchers(known: &Known<'_>, accept: &Accept) -> Finding {
+    let run = known.run;
+    let good = ended(known);
+    // Every launcher has as many ranks, and not more than a node has.
+    let ranks = run.training.as_ref().and_then(|training| training.summary_ranks).filter(|ranks| *ranks > 0);
+    let wanted = accept.launchers.unwrap_or_else(|| match ranks {
+        Some(ranks) if good == 0 || ranks % good != 0 || ranks / good > RANKS_OF_A_LAUNCHER => {
+            ranks.div_ceil(RANKS_OF_A_LAUNCHER).max(good + 1)
+        }
+        _ => 1,
+    });
     let new = finding("J019").about(subject(known));
     if let Some(bad) = run.exits.iter().find(|exit| exit.code != 0) {
         return new

@@ -1,5 +1,7 @@
 //! Figures against those of other runs: run to run, and now against before.
 
+use std::collections::BTreeSet;
+
 use super::causes::{GONE, SLOWER, VARY};
 use super::evidence::{At, finding};
 use super::peers::median;
@@ -41,7 +43,7 @@ pub(super) fn between_runs(known: &[Known<'_>], metrics: &[Metric]) -> Vec<Findi
         done.push((metric.run, key(metric)));
         let group: Vec<&Metric> =
             metrics.iter().filter(|other| key(other) == key(metric) && same(other.run, metric.run)).collect();
-        let runs: std::collections::BTreeSet<usize> = group.iter().map(|metric| metric.run).collect();
+        let runs: BTreeSet<usize> = group.iter().map(|metric| metric.run).collect();
         if runs.len() < 2 {
             continue;
         }
@@ -69,11 +71,39 @@ pub(super) fn between_runs(known: &[Known<'_>], metrics: &[Metric]) -> Vec<Findi
 }
 
 /// What is slower than in an older verdict, or is missing.
-pub(super) fn regressions(old: &Report, metrics: &[Metric]) -> Vec<Finding> {
+pub(super) fn regressions(old: &Report, known: &[Known<'_>], metrics: &[Metric]) -> Vec<Finding> {
     let mut all = Vec::new();
+    let usable = |metric: &&Metric| metric.value.is_finite() && metric.value > 0.0;
+    let common =
+        old.metrics.iter().filter(usable).any(|before| metrics.iter().any(|now| key(now) == key(before)));
+    if !common {
+        let seen = if old.metrics.iter().any(|metric| usable(&metric)) {
+            "no figure of the baseline is in this run: nothing was compared"
+        } else {
+            "the baseline has no figure that can be used: nothing was compared"
+        };
+        all.push(
+            finding("J010")
+                .about("baseline")
+                .outcome(Status::Unknown, &GONE)
+                .saw(seen, "a verdict (judge --json), or results of the same benchmark"),
+        );
+        return all;
+    }
+    let before: BTreeSet<&str> =
+        old.runs.iter().map(|run| run.gpu.as_str()).filter(|gpu| !gpu.is_empty()).collect();
+    let now: BTreeSet<&str> =
+        known.iter().map(|run| run.gpu.as_str()).filter(|gpu| !gpu.is_empty()).collect();
+    if !before.is_empty() && !now.is_empty() && before.is_disjoint(&now) {
+        let names = |all: &BTreeSet<&str>| all.iter().copied().collect::<Vec<_>>().join(", ");
+        all.push(finding("J010").about("baseline").outcome(Status::Warn, &GONE).saw(
+            format!("the baseline is of {}, this run of {}", names(&before), names(&now)),
+            "a baseline of the same GPU",
+        ));
+    }
     let mut seen: Vec<Key> = Vec::new();
     for before in &old.metrics {
-        if seen.contains(&key(before)) || before.value <= 0.0 {
+        if seen.contains(&key(before)) || !usable(&before) {
             continue;
         }
         seen.push(key(before));

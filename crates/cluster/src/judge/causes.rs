@@ -17,6 +17,26 @@ pub(super) const ABOVE: CauseEntry = CauseEntry {
     title: "a bandwidth is above what its link carries",
     text: "More than the link's rate is no speed but a mistake: in the bytes that are counted, the time, the number of nodes, or the NIC that is assumed.",
 };
+pub(super) const FAR: CauseEntry = CauseEntry {
+    id: "figure-far-above-reference",
+    title: "a bandwidth is far above what its reference got",
+    text: "Runs of one machine and build vary by 5-10 %. Half as much again is another setting (tokens, hidden size, number of nodes) or another way of counting, until it is explained.",
+};
+pub(super) const ACCOUNTS: CauseEntry = CauseEntry {
+    id: "figure-contradicts-itself",
+    title: "a bandwidth does not follow from the bytes and the time beside it",
+    text: "A bandwidth is bytes by time, and the output has both: where they disagree by more than rounding the figure was edited, or lines of different calls are mixed.",
+};
+pub(super) const NO_NUMBER: CauseEntry = CauseEntry {
+    id: "training-figures-impossible",
+    title: "a figure of the training run cannot be",
+    text: "A loss that is no number, a time of zero, a utilisation above 100 %, or an average that the times beside it do not make: the iterations ended, and what they did is worth nothing.",
+};
+pub(super) const IGNORED: CauseEntry = CauseEntry {
+    id: "option-contradicts-log",
+    title: "an option says something else than the log",
+    text: "Options fill in what the output does not say. What it does say holds.",
+};
 pub(super) const NOT_RUN: CauseEntry = CauseEntry {
     id: "section-not-run",
     title: "a part of the benchmark did not run",
@@ -115,8 +135,9 @@ pub(super) const SAYS_FAIL: CauseEntry = CauseEntry {
 
 /// Causes of this part. Patterns name those of the topology and of the table of versions, too.
 pub const CAUSES: &[&[CauseEntry]] = &[&[
-    BELOW, UNJUDGED, ABOVE, NOT_RUN, MISSING, STACK, MIXED, SILENT, UNEVEN, VARY, SLOWER, GONE, WRONG,
-    UNVERIFIED, TOTAL, CUT, STOPPED, NO_SUMMARY, LAUNCHER, MARKER, UNREAD, SAYS_FAIL,
+    BELOW, UNJUDGED, ABOVE, NOT_RUN, MISSING, STACK, MIXED, SILENT, UNEVEN, VARY, SLOWER, GONE, WRONG, FAR,
+    ACCOUNTS, NO_NUMBER, IGNORED, UNVERIFIED, TOTAL, CUT, STOPPED, NO_SUMMARY, LAUNCHER, MARKER, UNREAD,
+    SAYS_FAIL,
 ]];
 
 /// Ids of the findings of a verdict with what each looks at. An id is never used again for something else.
@@ -144,4 +165,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("J021", "support between nodes in the build"),
     ("J022", "files"),
     ("J023", "the run's own verdict"),
+    ("J024", "figures against their own bytes and times"),
+    ("J025", "figures of the training run"),
+    ("J026", "options"),
 ];

@@ -2,21 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use super::accounts;
 use super::causes::{
-    ABOVE, BELOW, CUT, LAUNCHER, MARKER, MISSING, MIXED, NOT_RUN, SAYS_FAIL, SILENT, STACK, TOTAL, UNJUDGED,
-    UNREAD, UNVERIFIED, WRONG,
+    ABOVE, BELOW, CUT, FAR, LAUNCHER, MARKER, MIXED, NOT_RUN, SAYS_FAIL, SILENT, STACK, UNJUDGED, UNREAD,
 };
 use super::evidence::{At, finding, list, subject};
 use super::model::{Kind, Mark, Place, Section};
 use super::refs::references;
-use super::weigh::{ABOVE_SHARE, Known, Metric};
+use super::weigh::{ABOVE_SHARE, FAR_SHARE, Known, Metric};
+use super::{data, options, present};
 use crate::finding::{Finding, Status};
 
 /// One finding for each figure that is no pass.
 pub(super) fn figures(known: &Known<'_>, metrics: &[Metric]) -> Vec<Finding> {
     let mut all = Vec::new();
     for metric in metrics {
-        let above = metric.fraction.is_some_and(|fraction| fraction > ABOVE_SHARE);
+        let above = metric.is_above();
         let new = |id| finding(id).about(metric.name.clone()).line(&metric.place);
         let printed = format!("{:.1} GB/s: {}", metric.value, metric.why);
         match metric.status {
@@ -30,6 +31,10 @@ pub(super) fn figures(known: &Known<'_>, metrics: &[Metric]) -> Vec<Finding> {
             Status::Unknown => {
                 all.push(new("J001").outcome(Status::Unknown, &UNJUDGED).saw(printed, "a reference or a ceiling"));
             }
+            status if metric.is_far() => all.push(new("J002").outcome(status, &FAR).saw(
+                printed,
+                format!("at most {FAR_SHARE} times what its reference got"),
+            ).remedy("Compare the settings and what the benchmark counts with the reference's.", &[])),
             status => {
                 let why = assumed_nic(known, metric).map_or(printed.clone(), |note| format!("{printed}; {note}"));
                 all.push(new("J001").outcome(status, &BELOW).saw(why, "90 % of what was expected, or more"));
@@ -80,6 +85,15 @@ fn beside(known: &Known<'_>, metric: &Metric) -> Option<Finding> {
 pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
     let run = known.run;
     let mut all = Vec::new();
+    if let Some(why) = &run.unread {
+        all.push(
+            finding("J022")
+                .about(run.place.file.clone())
+                .outcome(Status::Unknown, &UNREAD)
+                .saw(why.clone(), "a file that can be read to its end")
+                .line(&run.place),
+        );
+    }
     if matches!(run.kind, Kind::Unknown | Kind::Fragment) {
         let none = if run.kind == Kind::Unknown {
             "nothing that is known"
@@ -99,21 +113,40 @@ pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
         return all;
     }
     all.extend(parts(known));
-    all.extend(present(known));
+    all.extend(present::findings(known));
     all.extend(versions(known));
     all.extend(offset(known));
     all.extend(nvshmem(known));
-    all.extend(data(known));
-    all.extend(totals(known));
+    all.extend(data::findings(known));
+    all.extend(data::totals(known));
     all.extend(end(known));
     all.extend(marks(known));
     all.extend(exits(known));
     all.extend(own(known));
+    all.extend(warned(known));
+    all.extend(accounts::findings(known));
+    all.extend(options::contradictions(known));
     all
 }
 
+/// Warnings of the run itself.
+fn warned(known: &Known<'_>) -> Option<Finding> {
+    let first = known.run.warned.first()?;
+    let more = match known.run.warned.len() {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    Some(
+        finding("J023")
+            .about(subject(known))
+            .outcome(Status::Warn, &SAYS_FAIL)
+            .saw(format!("{}{more}", first.text), "no warning")
+            .line(&first.place),
+    )
+}
+
 /// What each kind of run must have figures of.
-fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static str)> {
+pub(super) fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static str)> {
     let many = known.run.settings.nodes.or(known.options.nodes) != Some(1);
     match known.run.kind {
         Kind::Guide if many => {
@@ -138,7 +171,10 @@ fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static str)> {
             ["dispatch", "combine"].map(|op| (section, op, "")).to_vec()
         }
         Kind::Alltoall => vec![(Section::Collective, "alltoall", "")],
-        Kind::Expertrail => vec![(if many { Section::Internode } else { Section::Intranode }, "", "")],
+        Kind::Expertrail => {
+            let section = if many { Section::Internode } else { Section::Intranode };
+            ["dispatch", "combine"].map(|op| (section, op, "")).to_vec()
+        }
         _ => Vec::new(),
     }
 }
@@ -195,92 +231,6 @@ fn not_run(what: &str, seen: String, place: &Place) -> Finding {
         .remedy("Find the cause in the logs of all ranks, then run again.", &["expertrail diagnose LOGS..."])
 }
 
-/// Nodes and ranks that have no figures.
-fn present(known: &Known<'_>) -> Vec<Finding> {
-    let run = known.run;
-    if run.figures.is_empty() {
-        return Vec::new();
-    }
-    let place = run.figures.first().map_or(&run.place, |figure| &figure.place);
-    let missing = |what: String, seen: String| {
-        vec![
-            finding("J004")
-                .about(what)
-                .outcome(Status::Unknown, &MISSING)
-                .saw(seen, "figures of all")
-                .line(place)
-                .remedy("Give the logs of all nodes and ranks; if there are none, the run lost them.", &[]),
-        ]
-    };
-    match run.kind {
-        Kind::Guide | Kind::Internode => {
-            let section = if run.kind == Kind::Guide { Section::Intranode } else { Section::Internode };
-            let have: BTreeSet<u64> = run
-                .figures
-                .iter()
-                .filter(|figure| figure.section == section)
-                .filter_map(|figure| figure.node.map(u64::from))
-                .collect();
-            if have.is_empty() {
-                return Vec::new();
-            }
-            let Some(nodes) = known.settings(section).nodes else {
-                return missing(
-                    "nodes".to_owned(),
-                    "how many nodes there were is not known (--nodes says it)".to_owned(),
-                );
-            };
-            if run.kind == Kind::Internode {
-                // Launchers count tasks, so the names are not those of nodes; their number is.
-                let seen = have.len() as u64;
-                if seen >= nodes {
-                    return Vec::new();
-                }
-                return missing("nodes".to_owned(), format!("figures of {seen} of {nodes} nodes"));
-            }
-            let lost: Vec<u64> = (0..nodes.min(1 << 16)).filter(|node| !have.contains(node)).collect();
-            if lost.is_empty() {
-                return Vec::new();
-            }
-            missing(
-                format!("node {}", list(&lost)),
-                format!("no figures; {} of {nodes} nodes have some", have.len()),
-            )
-        }
-        Kind::LowLatency | Kind::V2 => {
-            let Some(ranks) = known.settings(Section::LowLatency).rank_count() else {
-                return missing(
-                    "ranks".to_owned(),
-                    "how many ranks there were is not known (--nodes and --ranks-per-node say it)".to_owned(),
-                );
-            };
-            let mut all = Vec::new();
-            let mut told: Vec<Vec<u64>> = Vec::new();
-            let groups: BTreeSet<(&str, &str)> =
-                run.figures.iter().map(|figure| (figure.op.as_str(), figure.dtype.as_str())).collect();
-            for (op, dtype) in groups {
-                let have: BTreeSet<u64> = run
-                    .figures
-                    .iter()
-                    .filter(|figure| figure.op == op && figure.dtype == dtype)
-                    .filter_map(|figure| figure.rank.map(u64::from))
-                    .collect();
-                let lost: Vec<u64> = (0..ranks.min(1 << 16)).filter(|rank| !have.contains(rank)).collect();
-                if lost.is_empty() || told.contains(&lost) {
-                    continue;
-                }
-                all.extend(missing(
-                    format!("rank {}", list(&lost)),
-                    format!("no figures of {op}; {} of {ranks} ranks have some", have.len()),
-                ));
-                told.push(lost);
-            }
-            all
-        }
-        _ => Vec::new(),
-    }
-}
-
 fn versions(known: &Known<'_>) -> Vec<Finding> {
     let run = known.run;
     let mut all = Vec::new();
@@ -323,7 +273,27 @@ fn versions(known: &Known<'_>) -> Vec<Finding> {
 
 /// The guide's offsets: GPU N uses `mlx5_(N+1)` on H200 and `mlx5_(N+5)` on B200.
 fn offset(known: &Known<'_>) -> Option<Finding> {
-    let (offset, place) = known.run.hca_offset.as_ref()?;
+    let run = known.run;
+    let Some((offset, place)) = run.hca_offset.as_ref() else {
+        let between = run.figures.iter().find(|figure| figure.section == Section::Internode)?;
+        // A few pasted lines have no banner either.
+        if run.kind != Kind::Guide || run.settings.ranks.is_none() {
+            return None;
+        }
+        return Some(
+            finding("J006")
+                .outcome(Status::Warn, crate::causes::get("hca-list-wrong-device")?)
+                .saw(
+                    "no line says which NIC each rank takes (NVSHMEM_HCA_LIST mapping: mlx5_(local_rank+N))",
+                    "that line, with a number",
+                )
+                .line(&between.place)
+                .remedy(
+                    "Compare NVSHMEM_HCA_LIST of each rank with the topology of its node.",
+                    &["expertrail topo"],
+                ),
+        );
+    };
     let wanted: u64 = match known.gpu.as_str() {
         "H200" => 1,
         "B200" => 5,
@@ -395,87 +365,6 @@ fn silent(known: &Known<'_>, ranks: u64) -> String {
     format!("; none of ranks {}", list(&without))
 }
 
-fn data(known: &Known<'_>) -> Vec<Finding> {
-    let tests = &known.run.tests;
-    let mut all = Vec::new();
-    if let Some(wrong) = tests.wrong.first() {
-        let more = if tests.wrong.len() > 1 {
-            format!(" and {} more", tests.wrong.len() - 1)
-        } else {
-            String::new()
-        };
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Fail, &WRONG)
-                .saw(format!("{}{more}", wrong.text), "no row wrong")
-                .line(&wrong.place),
-        );
-    } else if let Some(unverified) = &tests.unverified {
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Warn, &UNVERIFIED)
-                .saw(unverified.text.clone(), "verified data")
-                .line(&unverified.place),
-        );
-    }
-    if matches!(known.run.kind, Kind::Intranode | Kind::Internode) && tests.passed < tests.begun {
-        all.push(
-            finding("J011")
-                .about(subject(known))
-                .outcome(Status::Unknown, &UNVERIFIED)
-                .saw(
-                    format!("{} of {} tests of correctness say that they passed", tests.passed, tests.begun),
-                    "all passed",
-                )
-                .line(&known.run.place),
-        );
-    }
-    all
-}
-
-/// The guide's total is the harmonic mean of dispatch and combine inside a node, and no more than that between nodes.
-fn totals(known: &Known<'_>) -> Vec<Finding> {
-    // Three figures with one decimal each.
-    const ROUNDING: f64 = 0.005;
-    let run = known.run;
-    if run.kind != Kind::Guide {
-        return Vec::new();
-    }
-    let mut all = Vec::new();
-    for total in run.figures.iter().filter(|figure| figure.op == "total") {
-        let of = |op: &str| {
-            run.figures
-                .iter()
-                .find(|figure| figure.op == op && figure.place == total.place)
-                .map(|figure| figure.value)
-        };
-        let (Some(dispatch), Some(combine)) = (of("dispatch"), of("combine")) else { continue };
-        if dispatch <= 0.0 || combine <= 0.0 {
-            continue;
-        }
-        let mean = expertrail_core::roofline::guide_total(dispatch, combine);
-        let (low, high) = (mean * (1.0 - ROUNDING), mean * (1.0 + ROUNDING));
-        if total.value > high || (total.section == Section::Intranode && total.value < low) {
-            all.push(
-                finding("J015")
-                    .about(format!("{} total", total.section.label()))
-                    .outcome(Status::Warn, &TOTAL)
-                    .saw(
-                        format!(
-                            "{:.1} GB/s, and dispatch {dispatch:.1} with combine {combine:.1} make {mean:.1}",
-                            total.value
-                        ),
-                        "figures of one run",
-                    )
-                    .line(&total.place),
-            );
-        }
-    }
-    all
-}
-
 /// Lines that a whole run prints at its end: said, and of no weight.
 fn end(known: &Known<'_>) -> Option<Finding> {
     let run = known.run;
@@ -506,6 +395,21 @@ fn end(known: &Known<'_>) -> Option<Finding> {
     Some(cut.line(place))
 }
 
+/// Whether the figures of every part came after a failure: the run went on, and measured what it was to measure. Without that
+/// what was measured before says nothing of the run's end, and where the order is not known (another file) it is taken so.
+fn got_over(known: &Known<'_>, mark: &Mark) -> bool {
+    let wanted = wanted(known);
+    !wanted.is_empty()
+        && wanted.iter().all(|(section, ..)| {
+            let mut figures = known.run.figures.iter().filter(|figure| figure.section == *section).peekable();
+            figures.peek().is_some()
+                && figures
+                    .all(|figure| figure.place.file == mark.place.file && figure.place.line > mark.place.line)
+        })
+}
+
+/// Failures that the log shows. In a training run, and for acceptance, each is one. Of a benchmark it depends on what came after:
+/// with the figures of all parts after it, it is a warning; else the run is not one that ran.
 fn marks(known: &Known<'_>) -> Option<Finding> {
     let run = known.run;
     let own: Vec<&Mark> = run.marks.iter().filter(|mark| mark.section.is_none()).collect();
@@ -515,8 +419,10 @@ fn marks(known: &Known<'_>) -> Option<Finding> {
     let rank = first.rank.map_or(String::new(), |rank| format!("rank {rank}: "));
     let status = if run.kind == Kind::Training || known.options.accept.is_some() {
         Status::Fail
-    } else {
+    } else if own.iter().all(|mark| got_over(known, mark)) {
         Status::Warn
+    } else {
+        Status::Unknown
     };
     Some(
         finding("J020")

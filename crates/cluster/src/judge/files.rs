@@ -1,6 +1,8 @@
 //! Files, folders of them, standard input; compressed or not.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -39,15 +41,18 @@ pub enum InputError {
 }
 
 /// Reads the runs of files, folders (all files in them that are known output) and `-`, which is standard input. Files ending
-/// in gzip's form are unpacked.
+/// in gzip's form are unpacked. A file that is named twice is read once, and so is a copy of a file that has figures: a copy is
+/// no other node.
 ///
 /// # Errors
 /// [`InputError`] for the first that cannot be read.
 pub fn read_paths(paths: &[PathBuf]) -> Result<Vec<Run>, InputError> {
-    let mut all = Vec::new();
+    let mut all = All::default();
     for path in paths {
         if path == Path::new("-") {
-            all.extend(unpacked("standard input", BufReader::new(io::stdin().lock())));
+            if all.paths.insert(path.clone()) {
+                all.add(unpacked("standard input", BufReader::new(io::stdin().lock())));
+            }
             continue;
         }
         let failed = |error: io::Error| InputError::Unreadable { path: path.clone(), error };
@@ -56,59 +61,161 @@ pub fn read_paths(paths: &[PathBuf]) -> Result<Vec<Run>, InputError> {
             _ => failed(error),
         })?;
         if !about.is_dir() {
-            all.extend(read_file(path).map_err(failed)?);
+            if all.first(path) {
+                all.add(read_file(path).map_err(failed)?);
+            }
             continue;
         }
         let mut files = Vec::new();
-        list(path, DEPTH, &mut files).map_err(failed)?;
+        let mut folders = BTreeSet::new();
+        list(path, (DEPTH, &mut folders), &mut files).map_err(failed)?;
         if files.is_empty() {
             return Err(InputError::Empty(path.clone()));
         }
         files.sort();
-        let before = all.len();
-        for file in &files {
-            let runs =
+        let before = all.runs.len();
+        for file in files.iter().filter(|file| all.first(file)).collect::<Vec<_>>() {
+            let (mut runs, sum) =
                 read_file(file).map_err(|error| InputError::Unreadable { path: file.clone(), error })?;
-            // Nobody named these: what is something else does not matter.
-            all.extend(runs.into_iter().filter(|run| run.kind != Kind::Unknown));
+            // Nobody named these: what is something else does not matter, unless it could not be read.
+            runs.retain(|run| run.kind != Kind::Unknown || run.unread.is_some());
+            all.add((runs, sum));
         }
-        if all.len() == before {
+        if all.runs.len() == before {
             let mut none = Run::new(Kind::Unknown, &path.display().to_string(), 0);
             none.note(format!("{} files, and none has output that is known", files.len()));
-            all.push(none);
+            all.runs.push(none);
         }
     }
-    Ok(all)
+    Ok(all.runs)
 }
 
-/// Regular files below `folder`; hidden ones are left out.
-fn list(folder: &Path, depth: usize, into: &mut Vec<PathBuf>) -> io::Result<()> {
+/// What was read so far.
+#[derive(Default)]
+struct All {
+    runs: Vec<Run>,
+    paths: BTreeSet<PathBuf>,
+    /// By length and sum of the content: the name, and the place of its first run.
+    contents: BTreeMap<(u64, u64), (String, usize)>,
+}
+
+impl All {
+    /// Whether it was not read under another name of it.
+    fn first(&mut self, path: &Path) -> bool {
+        self.paths.insert(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()))
+    }
+
+    fn add(&mut self, (runs, sum): (Vec<Run>, (u64, u64))) {
+        // Exit codes of two launchers may well be the same text; figures and times never are.
+        let measured = runs.iter().any(|run| {
+            !run.figures.is_empty() || run.training.as_ref().is_some_and(|training| !training.done.is_empty())
+        });
+        let Some(first) = runs.first().filter(|_| measured) else {
+            self.runs.extend(runs);
+            return;
+        };
+        let name = first.place.file.clone();
+        if let Some((known, at)) = self.contents.get(&sum) {
+            if let Some(run) = self.runs.get_mut(*at) {
+                run.note(format!("{name} is a copy of {known}: it is read once"));
+            }
+            return;
+        }
+        self.contents.insert(sum, (name, self.runs.len()));
+        self.runs.extend(runs);
+    }
+}
+
+/// Regular files below `folder`; hidden ones are left out, and folders that a link leads back to.
+fn list(
+    folder: &Path,
+    (depth, seen): (usize, &mut BTreeSet<PathBuf>),
+    into: &mut Vec<PathBuf>,
+) -> io::Result<()> {
+    if !seen.insert(fs::canonicalize(folder)?) {
+        return Ok(());
+    }
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with('.') || into.len() >= FILES {
             continue;
         }
         let path = entry.path();
-        let about = fs::metadata(&path)?;
+        // A link to nothing is no file.
+        let Ok(about) = fs::metadata(&path) else { continue };
         if about.is_file() {
             into.push(path);
         } else if about.is_dir() && depth > 0 {
-            list(&path, depth - 1, into)?;
+            list(&path, (depth - 1, seen), into)?;
         }
     }
     Ok(())
 }
 
-fn read_file(path: &Path) -> io::Result<Vec<Run>> {
+type Content = (Vec<Run>, (u64, u64));
+
+fn read_file(path: &Path) -> io::Result<Content> {
     let mut input = BufReader::with_capacity(1 << 18, File::open(path)?);
     // An error of the first byte is one of the file.
     input.fill_buf()?;
-    Ok(unpacked(&path.display().to_string(), input))
+    let (mut runs, sum) = unpacked(&path.display().to_string(), input);
+    let summary =
+        path.file_name().is_some_and(|name| name.to_string_lossy().to_lowercase().ends_with("summary.json"));
+    if summary {
+        for run in runs.iter_mut().filter(|run| matches!(run.kind, Kind::Unknown | Kind::Fragment)) {
+            // It should have been one: that it is none is what there is to say of it.
+            run.kind = Kind::Summary;
+        }
+    }
+    Ok((runs, sum))
 }
 
-fn unpacked(name: &str, mut input: impl BufRead) -> Vec<Run> {
+fn unpacked(name: &str, mut input: impl BufRead) -> Content {
     let packed = input.fill_buf().is_ok_and(|head| head.starts_with(&[0x1f, 0x8b]));
-    if packed { read(name, BufReader::new(MultiGzDecoder::new(input))) } else { read(name, input) }
+    if packed {
+        summed(name, BufReader::with_capacity(1 << 18, MultiGzDecoder::new(input)))
+    } else {
+        summed(name, input)
+    }
+}
+
+fn summed(name: &str, input: impl BufRead) -> Content {
+    let mut input = Summed { input, length: 0, sum: DefaultHasher::new() };
+    let runs = read(name, &mut input);
+    (runs, (input.length, input.sum.finish()))
+}
+
+/// Sums up what is read.
+struct Summed<R> {
+    input: R,
+    length: u64,
+    sum: DefaultHasher,
+}
+
+impl<R: BufRead> Read for Summed<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let ready = self.input.fill_buf()?;
+        let count = ready.len().min(into.len());
+        let (Some(to), Some(from)) = (into.get_mut(..count), ready.get(..count)) else { return Ok(0) };
+        to.copy_from_slice(from);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Summed<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        // What is consumed is in the buffer: no reading happens here.
+        if let Some(part) = self.input.fill_buf().ok().and_then(|ready| ready.get(..count)) {
+            self.sum.write(part);
+            self.length += count as u64;
+        }
+        self.input.consume(count);
+    }
 }
 
 /// A baseline: an older verdict (`expertrail.verdict/1`), or output that is judged with the same options.

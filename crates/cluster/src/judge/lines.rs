@@ -15,15 +15,23 @@ pub(super) struct Origin {
     pub(super) host: Option<String>,
 }
 
-/// Calls `line` for every line with its number from 1. A carriage return ends a line too (progress bars), without counting.
+/// Calls `line` for every line that `wanted` takes by its bytes, with its number from 1. A carriage return ends a line too
+/// (progress bars), without counting.
 ///
 /// # Errors
 /// The first error in reading; lines before it were given.
-pub(super) fn each(mut input: impl BufRead, mut line: impl FnMut(u64, &str)) -> io::Result<()> {
+pub(super) fn each(
+    mut input: impl BufRead,
+    wanted: impl Fn(&[u8]) -> bool,
+    mut line: impl FnMut(u64, &str),
+) -> io::Result<()> {
     let (mut number, mut held, mut any) = (1_u64, Vec::new(), false);
     let mut give = |number: u64, held: &mut Vec<u8>| {
         if !held.is_empty() {
-            line(number, &plain(String::from_utf8_lossy(held)));
+            // Colours and tabs may stand within what is looked for.
+            if memchr::memchr3(0x1b, b'\t', 0, held).is_some() || wanted(held) {
+                line(number, &plain(String::from_utf8_lossy(held)));
+            }
             held.clear();
         }
     };
@@ -174,10 +182,38 @@ pub(super) fn leading(text: &str) -> Option<f64> {
     let word = text.get(..end)?.trim_end_matches(['.', '-', '+', 'e', 'E']);
     if word.is_empty() {
         // What Python prints for no number.
-        let word = text.split(|c: char| !c.is_ascii_alphabetic()).next()?;
-        return matches!(word, "nan" | "NaN" | "inf").then_some(f64::NAN);
+        let bare = text.trim_start_matches(['-', '+']);
+        return match bare.split(|c: char| !c.is_ascii_alphabetic()).next()? {
+            "nan" | "NaN" => Some(f64::NAN),
+            "inf" | "Infinity" => Some(if text.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY }),
+            _ => None,
+        };
     }
     word.parse().ok()
+}
+
+/// The bandwidth right after `key`, in GB/s and no other unit; none: `key` is not there. An error is what stands there instead:
+/// another unit, no number, a line that is cut.
+pub(super) fn rate<'a>(text: &'a str, key: &str) -> Option<Result<f64, &'a str>> {
+    let at = text.find(key)? + key.len();
+    let rest = text.get(at..)?;
+    let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+    let (word, unit) = rest.split_at(end);
+    let there = || {
+        let unit_end = unit
+            .trim_start()
+            .find([',', '|', '('])
+            .map_or(unit.len(), |end| end + unit.len() - unit.trim_start().len());
+        rest.get(..end + unit_end).unwrap_or(rest).trim()
+    };
+    let of_unit = unit
+        .trim_start()
+        .strip_prefix("GB/s")
+        .is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '/'));
+    Some(match word.parse::<f64>() {
+        Ok(value) if of_unit && value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err(there()),
+    })
 }
 
 /// As [`number`], a whole one.
@@ -219,7 +255,7 @@ mod tests {
 
     fn split(bytes: &[u8]) -> Vec<(u64, String)> {
         let mut all = Vec::new();
-        each(bytes, |number, text| all.push((number, text.to_owned()))).unwrap();
+        each(bytes, |_| true, |number, text| all.push((number, text.to_owned()))).unwrap();
         all
     }
 

@@ -94,6 +94,8 @@ fn absorb(run: &mut Run, part: &Run) {
     for note in &part.notes {
         run.note(note.clone());
     }
+    fill(&mut run.unread, part.unread.as_ref());
+    run.warned.extend(part.warned.iter().cloned());
     run.exits.extend(part.exits.iter().cloned());
     run.nics.extend(part.nics.iter().cloned());
     run.origins.extend(part.origins.iter().cloned());
@@ -119,9 +121,16 @@ fn absorb(run: &mut Run, part: &Run) {
     let (mine, other) = (&mut run.tests, &part.tests);
     mine.begun += other.begun;
     mine.passed += other.passed;
+    mine.dtypes.extend(other.dtypes.iter().cloned());
     mine.wrong.extend(other.wrong.iter().take(MARKS).cloned());
     mine.verified = mine.verified.or(other.verified);
+    fill(&mut mine.partly, other.partly.as_ref());
     fill(&mut mine.unverified, other.unverified.as_ref());
+    if let (Some(mine), Some(other)) = (run.gpu.clone(), &part.gpu)
+        && mine.text != other.text
+    {
+        run.note(format!("gpu is {} at {} and {} at {}", mine.text, mine.place, other.text, other.place));
+    }
     fill(&mut run.gpu, part.gpu.as_ref());
     fill(&mut run.hca_offset, part.hca_offset.as_ref());
     fill(&mut run.internode_support, part.internode_support.as_ref());
@@ -134,6 +143,8 @@ fn absorb(run: &mut Run, part: &Run) {
     fill(&mut settings.nodes, others.nodes.as_ref());
     fill(&mut settings.ranks, others.ranks.as_ref());
     fill(&mut settings.ranks_per_node, others.ranks_per_node.as_ref());
+    fill(&mut settings.ranks_listed, others.ranks_listed.as_ref());
+    fill(&mut settings.ranks_of_rows, others.ranks_of_rows.as_ref());
     fill(&mut settings.transport, others.transport.as_ref());
     match (&mut run.training, &part.training) {
         (Some(training), Some(summary)) if part.kind == Kind::Summary => {
@@ -142,8 +153,13 @@ fn absorb(run: &mut Run, part: &Run) {
             fill(&mut training.steps, summary.steps.as_ref());
             fill(&mut training.summary_file, Some(&part.place));
             fill(&mut training.summary_steps, summary.steps.as_ref());
+            fill(&mut training.summary_ranks, summary.summary_ranks.as_ref());
             fill(&mut training.step_s, summary.step_s.as_ref());
             fill(&mut training.mfu_percent, summary.mfu_percent.as_ref());
+        }
+        // A file of that name that is no summary.
+        (Some(training), None) if part.kind == Kind::Summary => {
+            fill(&mut training.summary_file, Some(&part.place));
         }
         (none @ None, Some(training)) => *none = Some(training.clone()),
         _ => {}

@@ -8,17 +8,21 @@
 //! heading with nothing below it.
 
 mod accept;
+mod accounts;
 mod baseline;
 mod causes;
 mod ceiling;
 mod checks;
+mod data;
 mod evidence;
 mod files;
 mod lines;
 mod merge;
 mod model;
+mod options;
 mod pattern;
 mod peers;
+mod present;
 mod read;
 mod refs;
 mod report;
@@ -35,7 +39,7 @@ pub use model::{
 pub use read::read;
 pub use refs::{GpuMachine, Prior, REFERENCES_SCHEMA, Reference, References, references};
 pub use report::{JSON_SCHEMA, Outcome, Report, RunSummary, SCHEMA, Verdict};
-pub use weigh::{ABOVE_SHARE, Basis, FAIL_SHARE, Metric, PASS_SHARE, Spread, Used};
+pub use weigh::{ABOVE_SHARE, Basis, FAIL_SHARE, FAR_SHARE, Metric, PASS_SHARE, Spread, Used};
 
 use crate::finding::{Finding, Status};
 use weigh::Known;
@@ -92,7 +96,7 @@ pub fn judge(parts: &[Run], options: &Options) -> Report {
     }
     findings.extend(baseline::between_runs(&known, &metrics));
     if let Some(old) = &options.baseline {
-        findings.extend(baseline::regressions(old, &metrics));
+        findings.extend(baseline::regressions(old, &known, &metrics));
     }
     findings.extend(accept::findings(&known, options.accept.as_ref()));
     report::made(&known, metrics, findings, options.strict)

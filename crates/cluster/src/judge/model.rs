@@ -176,6 +176,10 @@ pub struct Figure {
     pub beside_gb_s: Option<f64>,
     /// Microseconds, where they are printed.
     pub time_us: Option<f64>,
+    /// Bytes on the wire of the call, where the output says: of a mean rank, of the rank with most.
+    pub bytes: Vec<f64>,
+    /// Microseconds of each rank, where one figure is of all.
+    pub rank_times_us: BTreeMap<u32, f64>,
     /// SMs of the call, where they are printed.
     pub sms: Option<u64>,
     /// Anything else that figures must agree in to be compared: `span=isolated`, `rows_in=shared`, `size=134217728`.
@@ -198,6 +202,10 @@ pub struct Settings {
     pub nodes_at_least: Option<u64>,
     /// Ranks in all.
     pub ranks: Option<u64>,
+    /// Ranks that a list in the output names.
+    pub ranks_listed: Option<u64>,
+    /// Ranks that the output's sizes and counts come to.
+    pub ranks_of_rows: Option<u64>,
     /// Ranks on each node.
     pub ranks_per_node: Option<u64>,
     /// Tokens of a rank.
@@ -267,6 +275,16 @@ pub struct Training {
     pub begun: BTreeSet<u64>,
     /// Iterations that ended.
     pub done: BTreeSet<u64>,
+    /// The first loss that is no number, and how many there are.
+    pub lost: Option<Said>,
+    /// How many.
+    pub losses_lost: u64,
+    /// Ranks that hold the same part of the model, as the log says.
+    pub data_parallel: Option<u64>,
+    /// Seconds of the last iteration, as printed with it.
+    pub iteration_s: Option<f64>,
+    /// Ranks, as the summary file says.
+    pub summary_ranks: Option<u64>,
     /// The last loss.
     pub loss: Option<f64>,
     /// Model FLOPs utilisation, per cent: of the summary, else of the last iteration.
@@ -331,8 +349,12 @@ pub struct Tests {
     pub passed: u64,
     /// Wrong, with the text.
     pub wrong: Vec<Said>,
+    /// Types of data that were tested, where the tests say: `bf16`, `fp8`.
+    pub dtypes: BTreeSet<String>,
     /// Verified, as the output itself says: rows or values that were compared.
     pub verified: Option<u64>,
+    /// The output says that data was looked at, and less of it than it says.
+    pub partly: Option<Said>,
     /// The output says that nobody looked at the data.
     pub unverified: Option<Said>,
 }
@@ -385,6 +407,10 @@ pub struct Run {
     pub layout: Option<Place>,
     /// What the run says of itself: `pass`, `fail`, `not_verified`, `inconclusive`, `not_run`.
     pub own_verdict: Option<Said>,
+    /// A file of it could not be read to its end, and why.
+    pub unread: Option<String>,
+    /// Warnings of the run itself.
+    pub warned: Vec<Said>,
     /// What was left out in reading, or could not be read.
     pub notes: Vec<String>,
 }
@@ -416,9 +442,10 @@ impl Run {
     pub(super) fn figure(&mut self, figure: Figure) {
         if !figure.value.is_finite() || figure.value < 0.0 {
             self.mark(Mark {
+                section: Some(figure.section),
+                rank: figure.rank,
                 place: figure.place,
-                text: format!("{} is no number that can be", figure.value),
-                ..Mark::default()
+                text: format!("{} {} is no bandwidth", figure.op, figure.value),
             });
         } else if self.figures.len() < KEPT {
             self.figures.push(figure);

@@ -3,7 +3,7 @@
 use super::causes::UNEVEN;
 use super::evidence::{At, finding};
 use super::model::Place;
-use super::weigh::{ABOVE_SHARE, Metric};
+use super::weigh::{ABOVE_SHARE, FAIL_SHARE, FAR_SHARE, Metric};
 use crate::finding::{Finding, Status};
 
 /// Slower than its peers by more than this is a finding (reference/validation-facts.md section 5).
@@ -13,9 +13,10 @@ const UNEVEN_BY: f64 = 0.10;
 pub(super) fn symmetry(metrics: &[Metric]) -> Vec<Finding> {
     let mut all = Vec::new();
     let new = |name: &str, who: String, slow: f64, others: f64, place: &Place| {
+        let status = if slow < others * FAIL_SHARE { Status::Fail } else { Status::Warn };
         finding("J008")
             .about(who)
-            .outcome(Status::Warn, &UNEVEN)
+            .outcome(status, &UNEVEN)
             .saw(
                 format!(
                     "{name} {slow:.1} GB/s, {:.0} % below the median of its peers, {others:.1}",
@@ -43,6 +44,14 @@ pub(super) fn symmetry(metrics: &[Metric]) -> Vec<Finding> {
             .map(|other| other.value)
             .collect();
         let Some(others) = median(&mut peers) else { continue };
+        // What is as its reference got is not low because its peers are above what any got.
+        let usual = metric
+            .reference
+            .as_ref()
+            .is_some_and(|used| metric.value >= used.low && others > used.high * FAR_SHARE);
+        if usual {
+            continue;
+        }
         if metric.op != "total" && metric.value < others * (1.0 - UNEVEN_BY) {
             let who = format!("node {}", metric.node.unwrap_or(0));
             all.push(new(

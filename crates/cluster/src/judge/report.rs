@@ -124,7 +124,7 @@ impl Report {
 }
 
 /// Ids whose findings say that something did not run.
-const NOT_RUN: [&str; 3] = ["J003", "J004", "J022"];
+const NOT_RUN: [&str; 4] = ["J003", "J004", "J020", "J022"];
 
 /// Ids whose findings are about figures, and not about what the log has to confirm them.
 const OF_FIGURES: [&str; 9] = ["J001", "J002", "J008", "J009", "J010", "J011", "J014", "J015", "J020"];

@@ -8,6 +8,7 @@ use super::Options;
 use super::ceiling::{self, Ceiling, Links};
 use super::merge;
 use super::model::{Counts, Figure, Kind, Place, Run, Section, Settings};
+use super::peers;
 use super::refs::{Reference, References, Sought, references};
 use crate::finding::Status;
 
@@ -19,6 +20,9 @@ pub const FAIL_SHARE: f64 = 0.6;
 
 /// Above this share of what can be, the figure or the bytes it counts are wrong.
 pub const ABOVE_SHARE: f64 = 1.05;
+
+/// Above this multiple of the most that its reference's range allows, something else was measured.
+pub const FAR_SHARE: f64 = 1.5;
 
 /// What a figure was held against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +74,12 @@ pub struct Spread {
     pub least_rank: Option<u32>,
     /// Where that stands.
     pub place: Place,
+    /// The most.
+    pub most: f64,
+    /// The rank that has it.
+    pub most_rank: Option<u32>,
+    /// Where that stands.
+    pub most_place: Place,
 }
 
 /// A judged figure.
@@ -184,7 +194,9 @@ impl<'a> Known<'a> {
             // Fewer than a node's ranks: what is there may be a part of anything.
             let most = self.run.figures.iter().filter_map(|figure| figure.rank).max();
             let ranks = most.map_or(0, |most| u64::from(most) + 1);
-            settings.nodes = (ranks >= per).then(|| ranks.div_ceil(per));
+            // One node's ranks over a transport between nodes: others may be missing.
+            let alone = ranks == per && settings.transport.as_deref() == Some("ibgda");
+            settings.nodes = (ranks >= per && !alone).then(|| ranks.div_ceil(per));
         }
         if self.run.kind == Kind::Internode && settings.nodes.is_none() {
             let seen = merge::nodes_of(self.run) as u64;
@@ -264,12 +276,15 @@ fn medians(known: &Known<'_>) -> Vec<Metric> {
         .filter_map(|(_, mut all)| {
             all.sort_by(|a, b| a.value.total_cmp(&b.value));
             let median = all.get((all.len().max(1) - 1) / 2)?;
-            let least = all.first()?;
+            let (least, most) = (all.first()?, all.last()?);
             let spread = Spread {
                 count: all.len(),
                 least: least.value,
                 least_rank: least.rank,
                 place: least.place.clone(),
+                most: most.value,
+                most_rank: most.rank,
+                most_place: most.place.clone(),
             };
             Some(judge(known, median, Some(spread)))
         })
@@ -280,6 +295,26 @@ fn medians(known: &Known<'_>) -> Vec<Metric> {
 fn peak(known: &Known<'_>) -> Vec<Metric> {
     let best = known.run.figures.iter().max_by(|a, b| a.value.total_cmp(&b.value));
     best.map(|figure| judge(known, figure, None)).into_iter().collect()
+}
+
+/// The spread of a figure of all ranks whose times are given: what the slowest would be by its time beside the others'.
+fn of_times(figure: &Figure) -> Option<Spread> {
+    let slowest = figure.rank_times_us.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+    let mut others: Vec<f64> =
+        figure.rank_times_us.iter().filter(|(rank, _)| *rank != slowest.0).map(|(_, us)| *us).collect();
+    let others = peers::median(&mut others).filter(|others| *others > 0.0)?;
+    if *slowest.1 <= others {
+        return None;
+    }
+    Some(Spread {
+        count: figure.rank_times_us.len(),
+        least: figure.value * others / slowest.1,
+        least_rank: Some(*slowest.0),
+        place: figure.place.clone(),
+        most: figure.value,
+        most_rank: None,
+        most_place: figure.place.clone(),
+    })
 }
 
 fn step_time(known: &Known<'_>) -> Option<Metric> {
@@ -346,12 +381,59 @@ fn judge(known: &Known<'_>, printed: &Figure, spread: Option<Spread>) -> Metric 
         details: figure.details.clone(),
         ceiling,
         fraction,
-        spread,
+        spread: spread.or_else(|| of_times(&figure)),
         place: figure.place.clone(),
         ..Metric::default()
     };
     weigh(known, &figure, &settings, &mut metric);
+    extremes(&mut metric);
     metric
+}
+
+impl Metric {
+    /// Share of the ceiling of the rank with most, where there are several.
+    pub(super) fn most_fraction(&self) -> Option<f64> {
+        let spread = self.spread.as_ref().filter(|spread| spread.count > 1 && self.value > 0.0)?;
+        Some(self.fraction? * spread.most / self.value)
+    }
+
+    /// It, or that of one of its ranks, is more than its link carries.
+    pub(super) fn is_above(&self) -> bool {
+        [self.fraction, self.most_fraction()].into_iter().flatten().any(|fraction| fraction > ABOVE_SHARE)
+    }
+
+    /// It is far above what its reference got.
+    pub(super) fn is_far(&self) -> bool {
+        self.reference.as_ref().is_some_and(|used| self.value > used.high * FAR_SHARE)
+    }
+}
+
+/// The median says nothing of the worst ranks: one above the ceiling, or one far below its peers or what was expected.
+fn extremes(metric: &mut Metric) {
+    let Some(spread) = metric.spread.clone().filter(|spread| spread.count > 1) else { return };
+    let who = |rank: Option<u32>| rank.map_or("a rank".to_owned(), |rank| format!("rank {rank}"));
+    let mut worse = Vec::new();
+    let said = metric.fraction.is_some_and(|fraction| fraction > ABOVE_SHARE);
+    if let Some(fraction) = metric.most_fraction().filter(|fraction| !said && *fraction > ABOVE_SHARE) {
+        worse.push(format!(
+            "{} has {:.1}, {fraction:.3} of the ceiling: no link carries that",
+            who(spread.most_rank),
+            spread.most
+        ));
+    }
+    let of_expected = metric.share.map(|share| share * spread.least / metric.value);
+    if spread.least < metric.value * FAIL_SHARE || of_expected.is_some_and(|share| share < FAIL_SHARE) {
+        worse.push(format!(
+            "{} has {:.1}, {:.0} % of the median",
+            who(spread.least_rank),
+            spread.least,
+            spread.least / metric.value * 100.0
+        ));
+    }
+    if !worse.is_empty() {
+        metric.status = Status::Fail;
+        metric.why = format!("{}; {}", worse.join("; "), metric.why);
+    }
 }
 
 /// With the own rank, or node, counted.
@@ -386,6 +468,20 @@ fn weigh(known: &Known<'_>, figure: &Figure, settings: &Settings, metric: &mut M
             }
         }
     }
+    // A yardstick of the run itself binds no less than the data sheet.
+    if let (Some(ceiling), Some(up)) = (&metric.ceiling, known.links.scale_up)
+        && ceiling.measured
+        && ceiling.link == "scale-up"
+        && (ceiling.logical_gb_s > up * ABOVE_SHARE || figure.value > up * ABOVE_SHARE)
+    {
+        metric.status = Status::Fail;
+        metric.why = format!(
+            "{:.1} GB/s, and {:.1} said to be measured of the links: NVLink of {} carries {up:.0}",
+            figure.value, ceiling.logical_gb_s, known.gpu
+        );
+        metric.fraction = Some(figure.value.max(ceiling.logical_gb_s) / up);
+        return;
+    }
     if let (Some(fraction), Some(ceiling)) = (metric.fraction, &metric.ceiling)
         && fraction > ABOVE_SHARE
     {
@@ -397,7 +493,7 @@ fn weigh(known: &Known<'_>, figure: &Figure, settings: &Settings, metric: &mut M
             "no link carries that: the time or the bytes counted are wrong"
         };
         metric.why =
-            format!("{fraction:.2} of the ceiling ({:.1}, {}): {what}", ceiling.logical_gb_s, ceiling.how);
+            format!("{fraction:.3} of the ceiling ({:.1}, {}): {what}", ceiling.logical_gb_s, ceiling.how);
         return;
     }
     let sought = Sought {
@@ -442,7 +538,17 @@ fn by_reference(file: &References, reference: &Reference, metric: &mut Metric) {
     metric.share = Some(share);
     metric.status =
         if metric.value >= low { Status::Pass } else { grade(share.min(PASS_SHARE - f64::EPSILON)) };
-    let place = if metric.value > high { ", above its range" } else { "" };
+    let far = metric.value > high * FAR_SHARE;
+    if far {
+        metric.status = Status::Warn;
+    }
+    let place = match (far, metric.value > high) {
+        (true, _) => {
+            ", far above its range: another setting (tokens, hidden size, nodes), or another way of counting bytes or time"
+        }
+        (_, true) => ", above its range",
+        _ => "",
+    };
     metric.why =
         format!("{:.0} % of {} (range {low:.1}-{high:.1}){place}", share * 100.0, samples.join(", "));
     let mut note = reference.note.clone();

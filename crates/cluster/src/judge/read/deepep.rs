@@ -1,7 +1,7 @@
 //! DeepEP's own tests: V1 intranode, internode and low-latency, and V2's `test_ep`.
 
-use super::super::lines::{before, number, short, whole};
-use super::super::model::{Counts, Figure, Kind, Place, Said, Section};
+use super::super::lines::{before, number, rate, short, whole};
+use super::super::model::{Counts, Figure, Kind, Mark, Place, Said, Section};
 use super::{Line, Scan};
 
 pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
@@ -18,7 +18,7 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
     if text.contains("bandwidth: ") && text.contains("[rank ") {
         return low_latency(scan, line);
     }
-    if text.contains(" EP: ") && text.contains(" GB/s (SO)") {
+    if text.contains(" EP: ") && text.contains(" (SO)") {
         return elastic(scan, line);
     }
     v2_settings(scan, line)
@@ -64,6 +64,11 @@ fn testing(scan: &mut Scan, line: &Line<'_>) -> bool {
         run.tests.begun += text.matches("Running with ").count() as u64;
     }
     run.tests.passed += text.matches(" passed").count() as u64;
+    for dtype in ["BF16", "FP8"] {
+        if text.contains(&format!("Running with {dtype}")) {
+            run.tests.dtypes.insert(dtype.to_lowercase());
+        }
+    }
     if (text.contains(" failed") || text.contains(" FAILED"))
         && run.tests.wrong.len() < super::super::model::MARKS
     {
@@ -83,11 +88,19 @@ fn best(scan: &mut Scan, line: &Line<'_>) -> bool {
     };
     let nvl = before(text, " GB/s (NVL)");
     let rdma = before(text, " GB/s (RDMA)");
-    let Some((kind, section, counts, value)) = rdma
-        .map(|rdma| (Kind::Internode, Section::Internode, Counts::Nodes, rdma))
-        .or_else(|| nvl.map(|nvl| (Kind::Intranode, Section::Intranode, Counts::Ranks, nvl)))
+    let Some((kind, section, counts, value)) =
+        rdma.map(|rdma| (Kind::Internode, Section::Internode, Counts::Nodes, rdma)).or_else(|| {
+            // With an RDMA figure that cannot be read, NVL's is no figure inside a node.
+            let alone = nvl.filter(|_| !text.contains("(RDMA)"));
+            alone.map(|nvl| (Kind::Intranode, Section::Intranode, Counts::Ranks, nvl))
+        })
     else {
-        return false;
+        let (kind, section) = if text.contains("RDMA") {
+            (Kind::Internode, Section::Internode)
+        } else {
+            (Kind::Intranode, Section::Intranode)
+        };
+        return bad(scan, line, (kind, section, None));
     };
     let time_us = number(text, "transmit: ").or_else(|| number(text, "t: ")).or_else(|| before(text, " us"));
     let place = scan.place(line);
@@ -115,6 +128,18 @@ fn best(scan: &mut Scan, line: &Line<'_>) -> bool {
     true
 }
 
+/// A line of figures that cannot be taken: a unit that is not GB/s, no number, a line that is cut.
+fn bad(scan: &mut Scan, line: &Line<'_>, (kind, section, rank): (Kind, Section, Option<u32>)) -> bool {
+    let mark = Mark {
+        section: Some(section),
+        rank,
+        text: format!("no figure in GB/s: {}", short(line.text)),
+        place: scan.place(line),
+    };
+    scan.open(kind, line).mark(mark);
+    true
+}
+
 /// The node of a line that local rank 0 of each node prints: its launcher's tag (one task on each node; else eight), else its turn.
 fn node(run: &super::Run, line: &Line<'_>, (op, dtype): (&str, &str)) -> u32 {
     match line.origin.task {
@@ -130,16 +155,22 @@ fn low_latency(scan: &mut Scan, line: &Line<'_>) -> bool {
     let Some(rank) = whole(text, "[rank ").and_then(|rank| u32::try_from(rank).ok()) else { return false };
     let place = scan.place(line);
     let mut found = Vec::new();
-    if let Some(value) = number(text, "Dispatch + combine bandwidth: ") {
-        found.push(("dispatch+combine", "", value, number(text, "avg_t=")));
-    } else {
-        for part in text.split('|') {
-            for (name, op, dtype) in
-                [("Dispatch bandwidth: ", "dispatch", "fp8"), ("Combine bandwidth: ", "combine", "bf16")]
-            {
-                if let Some(value) = number(part, name) {
-                    found.push((op, dtype, value, number(part, "avg_t=")));
+    for part in text.split('|') {
+        for (name, op, dtype) in [
+            ("Dispatch + combine bandwidth: ", "dispatch+combine", ""),
+            ("Dispatch bandwidth: ", "dispatch", "fp8"),
+            ("Combine bandwidth: ", "combine", "bf16"),
+        ] {
+            match rate(part, name) {
+                Some(Ok(value)) => {
+                    // A time without its unit is cut.
+                    let time = number(part, "avg_t=").filter(|_| part.contains(" us"));
+                    found.push((op, dtype, value, time));
                 }
+                Some(Err(_)) => {
+                    return bad(scan, line, (Kind::LowLatency, Section::LowLatency, Some(rank)));
+                }
+                None => {}
             }
         }
     }
@@ -175,7 +206,8 @@ fn elastic(scan: &mut Scan, line: &Line<'_>) -> bool {
     let (Some(op), Some(out), Some(up)) =
         (part.split(':').next(), before(part, " GB/s (SO)"), before(part, " GB/s (SU)"))
     else {
-        return false;
+        let section = if part.contains(" 0 GB/s (SO)") { Section::Intranode } else { Section::Internode };
+        return bad(scan, line, (Kind::V2, section, Some(rank)));
     };
     let op = op.trim().replace(' ', "-");
     let place = scan.place(line);
@@ -202,6 +234,7 @@ fn elastic(scan: &mut Scan, line: &Line<'_>) -> bool {
             value,
             beside_gb_s: beside,
             time_us: before(part, " us"),
+            bytes: before(part, " bytes").into_iter().collect(),
             sms,
             place,
             ..Figure::default()

@@ -2,31 +2,7 @@
 
 use super::super::lines::{short, whole, word};
 use super::super::model::{Exit, KEPT, MARKS, Mark, NicChoice, Place, Run, Said};
-use super::{Line, Scan};
-
-/// Texts of failures, as the programs print them. Case matters: that keeps prose about errors out.
-const FAILURES: &[&str] = &[
-    "DeepEP error:",
-    "timeout (dispatch CPU)",
-    "CPU recv timeout",
-    "num_recv_tokens: -1",
-    "num_rdma_recv_tokens: -1",
-    "moe_recv_expert_counter[0]: -1",
-    "illegal memory access",
-    "CUDA error",
-    "CUDA out of memory",
-    "oom-kill",
-    "EPException",
-    "Traceback (most recent call last)",
-    "ChildFailedError",
-    "Watchdog caught collective operation timeout",
-    "Segmentation fault",
-    "core dumped",
-    "DeepEP timeout",
-    "RDMA sender timeout",
-    "forwarder timeout",
-    "NVL receiver timeout",
-];
+use super::{Line, Scan, sieve};
 
 /// Names of GPUs, longest first.
 const GPUS: &[&str] = &["GB300", "GB200", "B300", "B200", "H200", "H800", "H100", "A100", "H20"];
@@ -36,10 +12,15 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) {
     let place = scan.place(line);
     let run = scan.current();
     nvshmem(run, line, &place);
-    if run.gpu.is_none()
-        && let Some(gpu) = gpu(text)
-    {
-        run.gpu = Some(Said { text: gpu.to_owned(), place: place.clone() });
+    if let Some(gpu) = gpu(text) {
+        match &run.gpu {
+            // Said before the run began: it is of the run before.
+            Some(known) if known.place.line >= run.place.line && known.text != gpu => {
+                differs(run, "gpu", gpu, &place);
+            }
+            Some(known) if known.text == gpu => {}
+            _ => run.gpu = Some(Said { text: gpu.to_owned(), place: place.clone() }),
+        }
     }
     transport(run, text);
     if let Some(nodes) =
@@ -55,9 +36,7 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) {
     }
     // The guide's own parts have marks of theirs.
     let of_part = text.contains("INTRA ERROR:") || text.contains("INTER ERROR:");
-    if !of_part && FAILURES.iter().any(|failure| text.contains(failure))
-        || (text.contains("warmup ") && text.contains(" FAILED: "))
-    {
+    if !of_part && sieve::failure(text) || (text.contains("warmup ") && text.contains(" FAILED: ")) {
         let rank = whole(text, "[rank ").and_then(|rank| u32::try_from(rank).ok()).or(line.origin.task);
         run.mark(Mark { section: None, rank, text: short(text), place: place.clone() });
     }
@@ -76,11 +55,25 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) {
     }
 }
 
+/// Keeps the first that a run says; another one is noted.
 fn version_once(run: &mut Run, name: &str, version: &str, place: &Place) {
-    if run.versions.len() < MARKS {
-        run.versions
-            .entry(name.to_owned())
-            .or_insert_with(|| Said { text: version.to_owned(), place: place.clone() });
+    match run.versions.get(name) {
+        Some(known) if known.text == version => {}
+        Some(known) if known.place.line >= run.place.line => differs(run, name, version, place),
+        _ if run.versions.len() < MARKS => {
+            run.versions.insert(name.to_owned(), Said { text: version.to_owned(), place: place.clone() });
+        }
+        _ => {}
+    }
+}
+
+/// Notes what ranks of one run say differently, once for each pair.
+fn differs(run: &mut Run, name: &str, version: &str, place: &Place) {
+    let known = if name == "gpu" { run.gpu.as_ref() } else { run.versions.get(name) };
+    let Some(known) = known else { return };
+    let head = format!("{name} is {} at {} and {version} at ", known.text, known.place);
+    if !run.notes.iter().any(|note| note.starts_with(&head)) {
+        run.note(format!("{head}{place}"));
     }
 }
 

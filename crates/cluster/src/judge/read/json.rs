@@ -44,6 +44,7 @@ struct ResultFile {
     hosts: Vec<Host>,
     backend: Backend,
     versions: BTreeMap<String, String>,
+    received: Received,
     ceiling: Option<Copies>,
     link_ceiling: Option<Links>,
     ops: Vec<Op>,
@@ -69,6 +70,28 @@ struct Topology {
     ranks: Option<u64>,
     ranks_per_node: Option<u64>,
     nodes: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Received {
+    rows_per_rank: Vec<u64>,
+}
+
+/// Of one rank.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OfRank {
+    rank: u32,
+    time_us: Times,
+}
+
+/// Of all ranks.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Bytes {
+    mean: Option<f64>,
+    max: Option<f64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -114,6 +137,8 @@ struct Op {
     span: String,
     time_us: Times,
     per_rank: Vec<Value>,
+    iterations: Option<u64>,
+    wire_bytes: Bytes,
     wire_gbps: Option<f64>,
     ceiling_bytes_gbps: Option<f64>,
     logical_gbps: Option<f64>,
@@ -132,6 +157,7 @@ struct Times {
 struct Verification {
     mode: String,
     rows_checked: u64,
+    rows_total: Option<u64>,
     mismatches: u64,
     first_mismatch: Option<String>,
 }
@@ -182,8 +208,26 @@ fn result(value: &Value, schema: &str, place: &Place) -> Run {
         let first = file.verification.first_mismatch.clone().unwrap_or_default();
         run.tests.wrong.push(said(short(&format!("{} rows differ: {first}", file.verification.mismatches))));
     }
+    let checked = &file.verification;
+    let received: u64 = file.received.rows_per_rank.iter().fold(0, |sum, rows| sum.saturating_add(*rows));
+    let total = checked.rows_total.unwrap_or(0).max(if checked.mode == "full" { received } else { 0 });
     if run.tests.verified.is_none() {
         run.tests.unverified = Some(said("verification is off".to_owned()));
+    } else if checked.rows_checked == 0 || (checked.mode == "full" && checked.rows_checked < total) {
+        run.tests.verified = None;
+        run.tests.partly = Some(said(format!(
+            "verification is {}, and {} of {total} rows were compared",
+            checked.mode, checked.rows_checked
+        )));
+    }
+    if !file.received.rows_per_rank.is_empty() && received == 0 {
+        run.tests.partly = Some(said("no rank received a row".to_owned()));
+    }
+    run.warned =
+        file.warnings.iter().take(super::super::model::MARKS).map(|text| said(short(text))).collect();
+    let fallbacks = file.backend.details.get("fallbacks").and_then(|count| count.trim().parse::<u64>().ok());
+    if let Some(count) = fallbacks.filter(|count| *count > 0) {
+        run.warned.push(said(format!("{count} calls fell back to another path")));
     }
     run.own_verdict = Some(said(if file.verdict.reasons.is_empty() {
         file.verdict.status.clone()
@@ -227,6 +271,15 @@ fn result(value: &Value, schema: &str, place: &Place) -> Run {
                 ..Mark::default()
             });
         }
+        if op.iterations == Some(0) {
+            run.mark(Mark {
+                section: Some(section),
+                text: format!("{name}: 0 iterations"),
+                place: place.clone(),
+                ..Mark::default()
+            });
+            continue;
+        }
         let Some(wire) = op.wire_gbps else {
             run.mark(Mark {
                 section: Some(section),
@@ -253,6 +306,13 @@ fn result(value: &Value, schema: &str, place: &Place) -> Run {
             memory_gb_s: op.ceiling_bytes_gbps.filter(|_| host),
             beside_gb_s: op.logical_gbps,
             time_us: op.time_us.p50,
+            bytes: [op.wire_bytes.mean, op.wire_bytes.max].into_iter().flatten().collect(),
+            rank_times_us: op
+                .per_rank
+                .iter()
+                .filter_map(|rank| OfRank::deserialize(rank).ok())
+                .filter_map(|of| Some((of.rank, of.time_us.p50?)))
+                .collect(),
             sms: op.sms,
             details,
             measured_ceiling: ceiling,
@@ -371,6 +431,8 @@ fn alltoall(value: &Value, place: &Place) -> Run {
         {
             run.tests.wrong.push(said(format!("wrong values at size {}", row.size)));
         }
+        run.tests.begun += 1;
+        run.tests.passed += u64::from(plain(&row.out_of_place.nwrong) == Some(0.0));
         let Some(value) = plain(&row.out_of_place.bus_bw) else { continue };
         run.figure(Figure {
             section: Section::Collective,
@@ -419,6 +481,7 @@ fn summary(value: &Value, place: &Place) -> Run {
                 mfu_percent: read.avg_mfu_percent,
                 summarised: true,
                 summary_steps: read.total_steps,
+                summary_ranks: read.world_size,
                 summary_file: Some(place.clone()),
                 place: place.clone(),
                 ..Training::default()

@@ -5,12 +5,13 @@ mod generic;
 mod guide;
 mod json;
 mod nccl;
+mod sieve;
 mod training;
 
 use std::io::{BufRead, Read};
 
 use super::lines::{self, Origin};
-use super::model::{Kind, Place, Run, Said};
+use super::model::{Kind, Place, Run, Said, Section};
 
 /// Bytes of a JSON document that are read; a longer one is read as text.
 const JSON_LIMIT: u64 = 32 << 20;
@@ -29,8 +30,11 @@ pub fn read(name: &str, mut input: impl BufRead) -> Vec<Run> {
         }
     }
     let mut scan = Scan::new(name);
-    if let Err(error) = lines::each(head.as_slice().chain(input), |number, text| scan.line(number, text)) {
-        scan.current().note(format!("reading stopped: {error}"));
+    if let Err(error) =
+        lines::each(head.as_slice().chain(input), sieve::takes, |number, text| scan.line(number, text))
+    {
+        let file = scan.file.clone();
+        scan.current().unread = Some(format!("reading of {file} stopped: {error}"));
     }
     scan.finish()
 }
@@ -58,6 +62,8 @@ pub(super) struct Scan {
     now: usize,
     /// Type of V2's dispatch in the case that runs.
     v2_dtype: String,
+    /// The part of the guide's benchmark whose heading came last.
+    heading: Option<Section>,
     /// The collective that was named since the last table.
     collective: Option<Said>,
 }
@@ -69,6 +75,7 @@ impl Scan {
             runs: vec![Run::new(Kind::Fragment, file, 1)],
             now: 0,
             v2_dtype: String::new(),
+            heading: None,
             collective: None,
         }
     }
@@ -138,8 +145,11 @@ impl Scan {
     }
 
     fn finish(self) -> Vec<Run> {
-        let mut runs: Vec<Run> =
-            self.runs.into_iter().filter(|run| !run.is_empty() || !run.notes.is_empty()).collect();
+        let mut runs: Vec<Run> = self
+            .runs
+            .into_iter()
+            .filter(|run| !run.is_empty() || !run.notes.is_empty() || run.unread.is_some())
+            .collect();
         if runs.is_empty() {
             runs.push(Run::new(Kind::Unknown, &self.file, 0));
         }

@@ -2,7 +2,7 @@
 
 use super::super::lines::{short, whole};
 use super::super::model::{Counts, Figure, Kind, MARKS, Said, Section};
-use super::{Line, Scan};
+use super::{Line, Run, Scan};
 
 pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
     let text = line.text.trim();
@@ -11,7 +11,8 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
         let said = Said { text: name.to_owned(), place: place.clone() };
         if text.contains("concluded") {
             scan.collective = None;
-            scan.open(Kind::Alltoall, line).versions.insert("collective".to_owned(), said);
+            let run = scan.open(Kind::Alltoall, line);
+            called(run, said);
         } else {
             scan.collective = Some(said);
         }
@@ -38,6 +39,7 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
             if run.origins.len() < super::super::model::KEPT {
                 run.origins.insert(host.to_owned());
             }
+            run.settings.ranks_listed = Some(run.settings.ranks_listed.unwrap_or(0) + 1);
             let ranks = run.settings.ranks.unwrap_or(0).max(rank.saturating_add(1));
             run.settings.ranks = Some(ranks);
             run.settings.nodes = Some(run.origins.len() as u64);
@@ -75,13 +77,36 @@ fn named(text: &str) -> Option<&'static str> {
     )
 }
 
+/// The collective of a run; two names for one table are none that can be judged.
+fn called(run: &mut Run, said: Said) {
+    match run.versions.get_mut("collective") {
+        Some(known) if known.text != said.text && !run.figures.is_empty() => {
+            known.text = format!("{} or {}", known.text, said.text);
+        }
+        _ => {
+            run.versions.insert("collective".to_owned(), said);
+        }
+    }
+}
+
+/// Bytes of an element.
+fn width(dtype: &str) -> Option<u64> {
+    Some(match dtype {
+        "int8" | "uint8" | "f8e4m3" | "f8e5m2" | "fp8_e4m3" | "fp8_e5m2" => 1,
+        "half" | "bfloat16" => 2,
+        "float" | "int32" | "uint32" => 4,
+        "double" | "int64" | "uint64" => 8,
+        _ => return None,
+    })
+}
+
 /// `size count type redop root time algbw busbw #wrong` and the same in place.
 fn row(scan: &mut Scan, line: &Line<'_>) -> bool {
     let words: Vec<&str> = line.text.split_whitespace().collect();
     let [size, count, dtype, _redop, root, time, alg, bus, wrong, ..] = words.as_slice() else {
         return false;
     };
-    let (Ok(size), Ok(_), Ok(_), Ok(time), Ok(_), Ok(bus)) = (
+    let (Ok(size), Ok(_), Ok(_), Ok(time), Ok(alg), Ok(bus)) = (
         size.parse::<u64>(),
         count.parse::<u64>(),
         root.parse::<i64>(),
@@ -103,7 +128,16 @@ fn row(scan: &mut Scan, line: &Line<'_>) -> bool {
         run.tests.wrong.push(Said { text: short(line.text), place: place.clone() });
     }
     if let Some(named) = collective {
-        run.versions.insert("collective".to_owned(), named);
+        called(run, named);
+    }
+    run.tests.begun += 1;
+    run.tests.passed += u64::from(!bad && wrong.parse::<f64>().is_ok());
+    // The count is of what goes to one rank.
+    if let (Ok(count), Some(bytes)) = (count.parse::<u64>(), width(dtype))
+        && size >= 1 << 20
+        && count > 0
+    {
+        run.settings.ranks_of_rows = Some(size / count / bytes);
     }
     let details = [("size".to_owned(), size.to_string())].into();
     run.figure(Figure {
@@ -111,6 +145,7 @@ fn row(scan: &mut Scan, line: &Line<'_>) -> bool {
         op: "alltoall".to_owned(),
         counts: Counts::Bus,
         value: bus,
+        beside_gb_s: Some(alg),
         time_us: Some(time),
         details,
         place,

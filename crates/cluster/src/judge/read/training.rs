@@ -1,6 +1,6 @@
 //! Logs of training benchmarks: the iteration lines of `NeMo` Automodel's recipe, Megatron and `NeMo`.
 
-use super::super::lines::{before, number, whole, word};
+use super::super::lines::{before, number, short, whole, word};
 use super::super::model::{Kind, Said, Training};
 use super::{Line, Scan};
 
@@ -13,6 +13,12 @@ pub(super) fn line(scan: &mut Scan, line: &Line<'_>) -> bool {
             (training.steps, training.warmup) = (steps, warmup);
             return true;
         }
+    }
+    if text.contains("DP size: ")
+        && let Some(ranks) = whole(text, "DP size: ")
+    {
+        of(scan, line).data_parallel = Some(ranks);
+        return true;
     }
     if text.contains("teration") && iteration(scan, line) {
         return true;
@@ -45,6 +51,7 @@ fn iteration(scan: &mut Scan, line: &Line<'_>) -> bool {
         keep(&mut training.begun, index);
         if let Some(loss) = loss {
             keep(&mut training.done, index);
+            lost(training, loss, text);
             training.loss = Some(loss);
             training.memory_gb = match (training.memory_gb, memory) {
                 (Some(most), Some(now)) => Some(most.max(now)),
@@ -71,11 +78,23 @@ fn iteration(scan: &mut Scan, line: &Line<'_>) -> bool {
     let index = if from_zero { index } else { index.saturating_sub(1) };
     keep(&mut training.begun, index);
     keep(&mut training.done, index);
+    if let Some(loss) = loss {
+        lost(training, loss, text);
+    }
     training.loss = loss.or(training.loss);
     if !training.step_of_summary {
         training.step_s = seconds.or(training.step_s);
     }
     true
+}
+
+/// Notes an iteration whose loss is no number.
+fn lost(training: &mut Training, loss: f64, text: &str) {
+    if !loss.is_finite() {
+        let place = training.place.clone();
+        training.lost.get_or_insert_with(|| Said { text: short(text), place });
+        training.losses_lost += 1;
+    }
 }
 
 fn keep(set: &mut std::collections::BTreeSet<u64>, index: u64) {
@@ -103,6 +122,7 @@ fn summary(scan: &mut Scan, line: &Line<'_>) -> bool {
     }
     if let Some(seconds) = number(text, "Max iter time: ") {
         let training = of(scan, line);
+        training.iteration_s = Some(seconds);
         if !training.step_of_summary {
             training.step_s = Some(seconds);
         }
