@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memchr::memchr;
 
 use super::context;
-use super::event::{Event, Place, Role};
+use super::event::{Event, Place, Role, ZONED};
 use super::lines;
 use super::part::{Draft, Part, YEARLESS};
 use super::prefix::{self, Habits, Writer};
@@ -69,6 +69,23 @@ struct Open {
     text: Vec<u8>,
     /// Line of its start.
     first: u64,
+}
+
+/// Fields in which a server's log repeats what its users wrote: their words are no events of this run.
+const QUOTED: [&[u8]; 8] = [
+    b"prompt=\"",
+    b"prompt='",
+    b"prompt: '",
+    b"prompt: \"",
+    b"\"prompt\":",
+    b"\"content\":",
+    b"user_message=\"",
+    b"query=\"",
+];
+
+/// Whether the line repeats a user's words.
+fn quotes(text: &[u8]) -> bool {
+    QUOTED.iter().any(|field| memchr::memmem::find(text, field).is_some())
 }
 
 impl Source {
@@ -212,7 +229,7 @@ impl Source {
     fn states(&mut self, states: Vec<State>, first: u64) {
         for state in states {
             let node = state.node.as_deref().map(|node| self.intern(node.as_bytes()));
-            let time = state.time.map(|seconds| Stamp { seconds, clock: Clock::Date, year: None });
+            let time = state.time.map(|seconds| Stamp { seconds, clock: Clock::Zoned, year: None });
             let origin = Origin { node, time, ..Origin::default() };
             self.carry = None;
             if let Some(told) = &mut self.told {
@@ -262,6 +279,7 @@ impl Source {
             }
             None => outer.node.clone(),
         };
+        self.part.pods |= prefix.pod;
         if let (Some(task), Some(rank)) = (prefix.task, prefix.rank)
             && task != rank
         {
@@ -307,7 +325,7 @@ impl Source {
             self.part.year = stamp.year;
         }
         let time = self.time(text, origin.time, writer);
-        let ignored = self.ignored(text, writer, number);
+        let ignored = self.ignored(text, writer, number) || (!self.hits.signals.is_empty() && quotes(text));
         if self.hits.signals.is_empty()
             && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0
             && !self.part.context.waiting()
@@ -358,6 +376,7 @@ impl Source {
     fn clock(&self, clock: Clock) -> u8 {
         match clock {
             Clock::Date => 0,
+            Clock::Zoned => ZONED,
             Clock::Day => 1,
             Clock::Yearless => YEARLESS,
             Clock::Kernel => 2 + self.file.min(250) as u8,

@@ -195,6 +195,12 @@ fn all_came_up(case: &Case, signal: &str) -> bool {
     })
 }
 
+/// Whether the scheduler misses the resource on all nodes that it looked at: `0/4 nodes are available: 4 Insufficient rdma/hca`.
+fn on_every_node(event: &Event, what: &str) -> bool {
+    let Some(nodes) = event.field("nodes") else { return false };
+    event.text.contains(&format!("{nodes} Insufficient {what}"))
+}
+
 fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
     if all_came_up(case, "kube-not-schedulable") {
         return None;
@@ -212,6 +218,14 @@ fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
                 claim.because = format!(
                     "the scheduler finds no node for a pod: not enough {what} is free on enough nodes"
                 );
+            }
+            // What no node at all has free is more often not offered than taken: GPUs are taken, a plugin offers the rest.
+            let everywhere = event.field("what").is_some_and(|what| {
+                what != "nvidia.com/gpu" && what.contains('/') && on_every_node(event, what)
+            });
+            if everywhere {
+                claim.confidence = Confidence::Possible;
+                claim.next = Some("what the nodes offer: `kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.status.allocatable}{\"\\n\"}{end}'`: 0 of it, or nothing, is the device plugin's fault; more than 0 is taken by other pods".to_owned());
             }
             // What a plugin does not offer is not taken by others.
             if says("Insufficient rdma")
