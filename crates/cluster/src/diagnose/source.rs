@@ -185,7 +185,8 @@ impl Source {
             return true;
         }
         let head = &raw[..raw.len().min(4096)];
-        if memchr::memmem::find(head, b"\"apiVersion\"").is_some()
+        let has = |key: &[u8]| memchr::memmem::find(head, key).is_some();
+        if (has(b"\"apiVersion\"") || has(b"\"kind\"") && has(b"\"items\""))
             && let Some(states) = std::str::from_utf8(raw).ok().and_then(structured::document)
         {
             self.states(states, number);

@@ -249,6 +249,19 @@ fn culprit(case: &Case, mut claim: Claim) -> Option<Claim> {
         subject = format!("{subject} (host {host})");
     }
     let number = first.number("rank").and_then(|rank| u32::try_from(rank).ok());
+    // A rank that said itself why it gives up is not at fault for ending: what it said is.
+    if claim.cause == "expertrail-rank-died"
+        && case.events.iter().any(|event| {
+            event.rank == number
+                && number.is_some()
+                && event.role == Role::Failure
+                && event.signal.starts_with("own-")
+                && !["own-rank-died", "own-group-died", "own-build-ended"].contains(&event.signal)
+                && event.before(first) == Some(true)
+        })
+    {
+        return None;
+    }
     let mut own = case.events.iter().filter(|event| {
         event.rank == number && number.is_some() && event.role == Role::Failure && event.place != first.place
     });
