@@ -96,9 +96,7 @@ impl Event {
     pub fn before(&self, other: &Self) -> Option<bool> {
         match (self.time, other.time) {
             (Some(mine), Some(theirs)) if self.clock == other.clock && mine != theirs => Some(mine < theirs),
-            (Some(mine), Some(theirs))
-                if self.dated() && other.dated() && (mine - theirs).abs() > ZONES =>
-            {
+            (Some(mine), Some(theirs)) if self.dated() && other.dated() && (mine - theirs).abs() > ZONES => {
                 Some(mine < theirs)
             }
             _ if self.place.file == other.place.file => Some(self.place.line < other.place.line),

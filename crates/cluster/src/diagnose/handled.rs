@@ -24,10 +24,8 @@ pub(super) fn handled(case: &Case, event: &Event) -> bool {
             && (event.rank.is_some() || alone)
     };
     let steps = || case.events("iteration").filter(same);
-    let before = steps()
-        .filter(|step| step.before(event) == Some(true))
-        .filter_map(|step| step.number("iter"))
-        .max();
+    let before =
+        steps().filter(|step| step.before(event) == Some(true)).filter_map(|step| step.number("iter")).max();
     let after: Vec<&Event> = steps()
         .filter(|step| event.before(step) == Some(true))
         // A count that starts again is that of a process that was started again.
@@ -37,7 +35,8 @@ pub(super) fn handled(case: &Case, event: &Event) -> bool {
         after.iter().filter_map(|step| step.number("iter")).collect();
     let first = after.iter().map(|step| step.place).min();
     numbers.len() >= STEPS
-        && first.is_some_and(|first| !other_run(case, event.place, Place { file: first.file, line: first.line }))
+        && first
+            .is_some_and(|first| !other_run(case, event.place, Place { file: first.file, line: first.line }))
 }
 
 /// A day: what is further from the run than that is another job's.

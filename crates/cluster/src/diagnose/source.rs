@@ -60,6 +60,8 @@ pub(super) struct Source {
     describe: Describe,
     /// A table or a description was seen to start.
     tabular: bool,
+    /// The last time that a line carried.
+    stamped: Option<Stamp>,
     /// States that were read, where they are asked for.
     pub(super) told: Option<Vec<(u64, String)>>,
 }
@@ -69,6 +71,16 @@ struct Open {
     text: Vec<u8>,
     /// Line of its start.
     first: u64,
+}
+
+/// Seconds between the last line with a time and this one, which says when a job was ended.
+fn silence(text: &[u8], before: Option<Stamp>, own: Option<Stamp>) -> Option<f64> {
+    const ENDED: &[u8] = b"CANCELLED AT ";
+    let at = memchr::memmem::find(text, ENDED)?;
+    let told = super::time::parse(&text[at + ENDED.len()..]).map(|(stamp, _)| stamp);
+    let before = before?;
+    let end = [own, told].into_iter().flatten().find(|end| end.clock == before.clock)?;
+    Some(end.seconds - before.seconds)
 }
 
 /// Fields in which a server's log repeats what its users wrote: their words are no events of this run.
@@ -106,6 +118,7 @@ impl Source {
             tables: Tables::default(),
             describe: Describe::default(),
             tabular: false,
+            stamped: None,
             told: None,
         };
         source.named = source.of_name();
@@ -327,6 +340,8 @@ impl Source {
         }
         let time = self.time(text, origin.time, writer);
         let ignored = self.ignored(text, writer, number) || (!self.hits.signals.is_empty() && quotes(text));
+        let before = self.stamped;
+        self.stamped = origin.time.or(before);
         if self.hits.signals.is_empty()
             && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0
             && !self.part.context.waiting()
@@ -343,6 +358,7 @@ impl Source {
             Some(stamp) => (Some(stamp.seconds), self.clock(stamp.clock)),
             None => (None, 0),
         };
+        let silence = silence(text, before, origin.time);
         for &hit in &self.hits.signals {
             if !self.scanner.confirm(hit, &line, None) {
                 continue;
@@ -368,6 +384,9 @@ impl Source {
                 continue;
             }
             self.scanner.confirm(hit, &line, Some(&mut event.fields));
+            if let Some(silence) = silence {
+                event.fields.push(("silence", format!("{silence:.0}")));
+            }
             event.text = scan::shorten(line.trim(), scan::TEXT);
             count.keep(Draft { event, writer });
         }

@@ -212,7 +212,7 @@ fn numeric(text: &[u8]) -> Option<(Stamp, usize)> {
             // Between 2001 and 2100.
             (1_000_000_000..4_102_444_800).contains(&seconds).then_some(Stamp {
                 seconds: seconds as f64 + fraction,
-                clock: Clock::Date,
+                clock: Clock::Zoned,
                 year: None,
             })?
         }

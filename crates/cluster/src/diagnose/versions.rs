@@ -528,7 +528,10 @@ pub(super) fn fill(context: &Context, files: &[String], question: &mut Question,
         }
         let given = question.known.get(*key).filter(|known| known.source == GIVEN);
         if let Some(known) = given
-            && matches!(*key, "nvshmem" | "nvshmem_device" | "deep_ep" | "nccl" | "driver" | "cuda" | "gdrdrv")
+            && matches!(
+                *key,
+                "nvshmem" | "nvshmem_device" | "deep_ep" | "nccl" | "driver" | "cuda" | "gdrdrv"
+            )
             && all.iter().all(|found| found.value != known.value)
         {
             notes.push(format!(

@@ -106,7 +106,9 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
     Rule {
-        rules_out: &["The program: the file system has no room left (errno 28), or the user's quota is used up."],
+        rules_out: &[
+            "The program: the file system has no room left (errno 28), or the user's quota is used up.",
+        ],
         confidence: Confidence::Likely,
         refine: Some(storage),
         ..plain("storage-full", &["storage-full"], "A write failed: the file system of {path} is full.")
@@ -200,7 +202,8 @@ fn still_open(case: &Case, claim: Claim) -> Option<Claim> {
 
 /// A full disk of the node has a cause of its own, and so does shared memory, which is none.
 fn storage(case: &Case, mut claim: Claim) -> Option<Claim> {
-    let memory = |event: &Event| ["/dev/shm", "shm", "shared memory"].iter().any(|word| event.text.contains(word));
+    let memory =
+        |event: &Event| ["/dev/shm", "shm", "shared memory"].iter().any(|word| event.text.contains(word));
     let event = earliest(case.events("storage-full").filter(|event| !memory(event)))?;
     if case.has("kube-disk-pressure") {
         return None;
@@ -209,11 +212,13 @@ fn storage(case: &Case, mut claim: Claim) -> Option<Claim> {
     let path = event.field("path");
     if path.is_none() {
         // Semaphores, queues and GPU tables give the same number.
-        claim = weigh(claim, Confidence::Possible).next("Which path that was (the line above, or `strace -e trace=%file -f`), and `df -h <path>`.");
+        claim = weigh(claim, Confidence::Possible)
+            .next("Which path that was (the line above, or `strace -e trace=%file -f`), and `df -h <path>`.");
         claim.because = "A call failed with `No space left on device`, and of what does not show.".to_owned();
         claim.rules_out.clear();
     } else if let Some(path) = path {
-        claim.because = format!("A write failed: the file system of {path} is full, or the quota is used up.");
+        claim.because =
+            format!("A write failed: the file system of {path} is full, or the quota is used up.");
         claim.subject = Some(path.to_owned());
     }
     unless_fine(case, claim)

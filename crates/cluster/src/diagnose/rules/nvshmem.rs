@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::deepep;
 use super::timeout::{Questions, below, failing, saying, weigh};
-use crate::diagnose::versions::GIVEN;
 use crate::diagnose::Case;
 use crate::diagnose::event::{Event, Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
+use crate::diagnose::versions::GIVEN;
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
@@ -401,9 +401,7 @@ pub(super) fn split<'a>(case: &'a Case, near: Option<&Event>) -> Option<(String,
 pub(super) fn contradicted(case: &Case) -> bool {
     let given = case.question.known.get("nvshmem").filter(|known| known.source == GIVEN);
     let mut banners = versions(case, "nvshmem-banner").peekable();
-    given.is_some_and(|given| {
-        banners.peek().is_some() && banners.all(|(version, _)| version != given.value)
-    })
+    given.is_some_and(|given| banners.peek().is_some() && banners.all(|(version, _)| version != given.value))
 }
 
 /// Whether something says the version of the device code itself, and not of a wheel beside it.

@@ -220,7 +220,9 @@ fn offers_none(case: &Case, mut claim: Claim) -> Option<Claim> {
 fn on_every_node(event: &Event, what: &str) -> bool {
     let Some((before, _)) = event.text.split_once(" nodes are available") else { return false };
     let nodes = before.rsplit('/').next().unwrap_or_default();
-    !nodes.is_empty() && nodes.bytes().all(|c| c.is_ascii_digit()) && event.text.contains(&format!("{nodes} Insufficient {what}"))
+    !nodes.is_empty()
+        && nodes.bytes().all(|c| c.is_ascii_digit())
+        && event.text.contains(&format!("{nodes} Insufficient {what}"))
 }
 
 fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {

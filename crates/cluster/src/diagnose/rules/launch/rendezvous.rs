@@ -171,9 +171,8 @@ fn peer_missing(case: &Case, mut claim: Claim) -> Option<Claim> {
     }
     let nodes = ["NUM_NODES", "NNODES"].iter().find_map(|name| case.variable(name)?.parse::<i64>().ok());
     let short = case.first("kube-job-pods").filter(|job| job.number("active") < nodes && nodes.is_some());
-    let absent = case
-        .first_of(&["kube-pod-not-there", "kube-pod-rescheduled", "kube-image-still-pulled"])
-        .or(short);
+    let absent =
+        case.first_of(&["kube-pod-not-there", "kube-pod-rescheduled", "kube-image-still-pulled"]).or(short);
     match (start, timeout, absent) {
         (Some(_), Some(_), _) | (_, _, Some(_)) => {}
         _ if missing.is_some() => {}

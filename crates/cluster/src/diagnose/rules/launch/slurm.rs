@@ -172,27 +172,19 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
     let stepped =
         case.events.iter().any(|step| step.role == Role::Progress && step.before(event) == Some(true));
     // Hours without a line that means anything are those of a hang, as far as the logs go.
-    let last = case
-        .events
-        .iter()
-        .filter(|other| other.clock == event.clock && !harmless.contains(&other.signal))
-        .filter_map(|other| other.time)
-        .filter(|time| event.time.is_some_and(|end| *time < end))
-        .fold(None, |last: Option<f64>, time| Some(last.map_or(time, |last| last.max(time))));
-    let silence = event.time.zip(last).map(|(end, last)| end - last).filter(|silence| *silence >= SILENT);
+    let silence =
+        event.field("silence").and_then(|text| text.parse::<f64>().ok()).filter(|silence| *silence >= SILENT);
     if let Some(silence) = silence.filter(|_| !trouble) {
         claim.confidence = Confidence::Possible;
         claim.because = format!(
-            "Slurm ended the job at its time limit, {:.1} hours after the last line that shows anything: it may have hung all that time",
+            "Slurm ended the job at its time limit, {:.1} hours after the line before it: it may have hung all that time",
             silence / 3600.0
         );
         claim.rules_out.clear();
-        claim.next = Some("what the ranks did in that time: their own output, or `py-spy dump --pid <pid>` in a new run".to_owned());
-    } else if !trouble && !stepped && event.text.contains("DUE TO TIME LIMIT") {
-        claim.confidence = Confidence::Possible;
-        claim.because = "Slurm ended the job at its time limit, and nothing in these logs shows that it made any progress: it may have hung".into();
-        claim.rules_out.clear();
-        claim.next = Some("what the ranks did in that time: their own output, or `py-spy dump --pid <pid>` in a new run".to_owned());
+        claim.next = Some(
+            "what the ranks did in that time: their own output, or `py-spy dump --pid <pid>` in a new run"
+                .to_owned(),
+        );
     } else if trouble {
         claim.confidence = Confidence::Possible;
         claim.because = "Slurm ended the job at its time limit, after ranks had reported trouble: the limit is the end of a hang, not its cause".into();

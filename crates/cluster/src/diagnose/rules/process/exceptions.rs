@@ -1,10 +1,10 @@
 //! Exceptions of Python that no library of communication raised.
 
 use super::story::{RESIDUAL, RULE, at, confident_claims, ended_well, failed_before, line};
-use crate::diagnose::event::{Role, Signal};
-use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::case::earliest;
+use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::handled::handled;
+use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
@@ -192,9 +192,8 @@ fn first_of_all(case: &Case, mut claim: Claim) -> Option<Claim> {
     if went_on {
         claim.confidence = Confidence::Possible;
         claim.rules_out.clear();
-        claim.next = Some(
-            "whether that exception ended its process: the rank made progress after it".to_owned(),
-        );
+        claim.next =
+            Some("whether that exception ended its process: the rank made progress after it".to_owned());
     } else if let Some(other) = zones {
         claim.confidence = Confidence::Possible;
         claim.rules_out.clear();

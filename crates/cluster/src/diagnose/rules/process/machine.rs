@@ -170,7 +170,8 @@ fn gpu_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
     if last_words.is_none() {
         claim.confidence = Confidence::Possible;
         claim.rules_out.clear();
-        claim.because = "an allocation on a GPU failed, and its rank went on with steps after it: it was caught".into();
+        claim.because =
+            "an allocation on a GPU failed, and its rank went on with steps after it: it was caught".into();
         claim.next = Some("what the rank that stopped first was doing: its last lines, or `py-spy dump --pid <pid>` in a new run".to_owned());
     }
     let claim = match writer(event) {

@@ -260,8 +260,8 @@ pub(super) fn qp_race(case: &Case, mut claim: Claim) -> Option<Claim> {
         || version.is_some_and(|version| below(version, (1, 1, 0)));
     claim.evidence = places;
     claim.evidence.extend(dated.or_else(|| case.first("deepep-version-line")).map(|event| event.place));
-    // A race may be won before it is lost: where the tree is dated, tests that passed before say nothing.
-    let known = dated.is_some() || case.has("deepep-multi-qp");
+    // A race may be won before it is lost: where the tree is the one that brought it, tests that passed before say nothing.
+    let known = case.has("deepep-multi-qp");
     let other = case.has("bonded-nic")
         || (questions.when.answer == When::Later && !known)
         || questions.someone_else()

@@ -184,7 +184,8 @@ impl Questions {
             When::Unknown => unknown(),
             When::First => "in the first one".to_owned(),
             When::Start => {
-                "not in these logs: soon after NVSHMEM's start, and none is shown to have gone well".to_owned()
+                "not in these logs: soon after NVSHMEM's start, and none is shown to have gone well"
+                    .to_owned()
             }
             When::Later => "later: dispatches went well before".to_owned(),
         };
