@@ -214,7 +214,7 @@ fn storage(case: &Case, mut claim: Claim) -> Option<Claim> {
         // Semaphores, queues and GPU tables give the same number.
         claim = weigh(claim, Confidence::Possible)
             .next("Which path that was (the line above, or `strace -e trace=%file -f`), and `df -h <path>`.");
-        claim.because = "A call failed with `No space left on device`, and of what does not show.".to_owned();
+        claim.because = "A call failed with `No space left on device`, and of what does not show.".into();
         claim.rules_out.clear();
     } else if let Some(path) = path {
         claim.because =
