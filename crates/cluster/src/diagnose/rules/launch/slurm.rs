@@ -21,6 +21,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["DUE TO TIME LIMIT", "TIMEOUT", "Reason=TimeLimit"],
         r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b|\bJobState=TIMEOUT\b|^State: TIMEOUT\b|Reason=TimeLimit\b",
     ),
+    // A process that answers the warning and saves is not stuck.
+    line(
+        "sigterm-answered",
+        Role::Context,
+        &["SIGTERM", "SIGUSR1"],
+        r"(?i)SIG(?:TERM|USR1)\b.*(?:sav|checkpoint)",
+    ),
     line("sacct-failed", Role::Follower, &["sacct job="], r"^sacct job=.* state=FAILED\b"),
     // What tools that run jobs say of a job: that it failed, not why.
     line(
@@ -172,8 +179,10 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
     let stepped =
         case.events.iter().any(|step| step.role == Role::Progress && step.before(event) == Some(true));
     // Hours without a line that means anything are those of a hang, as far as the logs go.
-    let silence =
-        event.field("silence").and_then(|text| text.parse::<f64>().ok()).filter(|silence| *silence >= SILENT);
+    let silence = event
+        .field("silence")
+        .and_then(|text| text.parse::<f64>().ok())
+        .filter(|silence| *silence >= SILENT && !case.has("sigterm-answered"));
     if let Some(silence) = silence.filter(|_| !trouble) {
         claim.confidence = Confidence::Possible;
         claim.because = format!(
