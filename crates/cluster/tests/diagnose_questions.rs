@@ -214,7 +214,9 @@ fn figures_that_judge_reads_are_causes() {
 
 #[test]
 fn facts_give_way_to_steps_that_went_well_and_are_quoted_where_they_decide() {
-    let steps: String = (1..40).map(|step| format!("[rank3]: iteration {step}/900 loss 2.5\n")).collect();
+    let steps: Vec<String> =
+        (1..40).map(|step| format!("[rank3]: iteration {step}/900 loss 2.5\n")).collect();
+    let steps = steps.concat();
     let late = format!("{steps}[rank3]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n");
     for cause in ["peermem-missing", "driver-key-missing"] {
         let diagnosis = conclude(&with_preflight(&late, cause));
@@ -258,7 +260,8 @@ fn remedies_are_those_of_pods_where_pods_wrote_the_log() {
         let diagnosis = conclude(&read_texts(&[("run.log", text)]));
         diagnosis.findings[0].remedies.iter().map(|remedy| remedy.manager).collect()
     };
-    let pods: String = fault.lines().map(|line| format!("[pod/moe-0/main] {line}\n")).collect();
+    let pods: Vec<String> = fault.lines().map(|line| format!("[pod/moe-0/main] {line}\n")).collect();
+    let pods = pods.concat();
     let variable = format!("KUBERNETES_SERVICE_HOST=198.51.100.1\n{fault}");
     for text in [pods.as_str(), variable.as_str()] {
         let found = managers(text);
