@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use expertrail_cluster::diagnose::rules::timeout::{
     Counts, Devices, Frame, Questions, Reached, Silent, When, silent,
 };
-use expertrail_cluster::diagnose::{Case, Outcome, conclude, read_texts};
-use expertrail_cluster::finding::{Finding, Status};
+use expertrail_cluster::diagnose::{Case, Evidence as Given, Input, Outcome, conclude, read, read_texts};
+use expertrail_cluster::finding::{Evidence, Finding, Manager, Status};
+use expertrail_cluster::stack::Question;
 
 /// The timeout on each of these ranks.
 fn waits(ranks: impl Iterator<Item = u32>) -> String {
@@ -209,4 +210,63 @@ fn figures_that_judge_reads_are_causes() {
     let diagnosis = conclude(&case);
     assert_eq!(diagnosis.findings[0].cause, "aggressive-ptx-off");
     assert_eq!(diagnosis.findings[0].because, "dispatch inside a node at half");
+}
+
+#[test]
+fn facts_give_way_to_steps_that_went_well_and_are_quoted_where_they_decide() {
+    let steps: Vec<String> =
+        (1..40).map(|step| format!("[rank3]: iteration {step}/900 loss 2.5\n")).collect();
+    let steps = steps.concat();
+    let late = format!("{steps}[rank3]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n");
+    for cause in ["peermem-missing", "driver-key-missing"] {
+        let diagnosis = conclude(&with_preflight(&late, cause));
+        assert_eq!(diagnosis.outcome, Outcome::NotDeterminable, "{cause}");
+    }
+    let mut case = with_preflight("RuntimeError: DeepEP error: timeout (dispatch CPU)\n", "peermem-missing");
+    case.preflight[0].observed = "not loaded".to_owned();
+    case.preflight[0].evidence = vec![Evidence { source: "/proc/modules".to_owned(), ..Evidence::default() }];
+    let because = conclude(&case).findings[0].because.clone();
+    assert!(because.contains("/proc/modules") && because.contains("not loaded"), "{because}");
+}
+
+#[test]
+fn a_banner_is_no_dispatch_and_two_frames_contradict_each_other() {
+    let log = "NVSHMEM v3.6.5\n[rank3]:   File \"/opt/ep/deep_ep/buffer.py\", line 390, in intranode_dispatch\n\
+               [rank3]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n";
+    let found = questions(log);
+    assert_eq!(found.when.answer, When::Start);
+    assert!(found.frames_differ);
+}
+
+#[test]
+fn a_version_that_was_given_and_another_in_the_log_are_said_to_contradict() {
+    let stack = Question::parse("nvshmem=3.4.5,564=no").unwrap();
+    let input = vec![Input::Text {
+        name: "run.log".to_owned(),
+        bytes: b"NVSHMEM v3.6.5\n[rank1]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n".to_vec(),
+    }];
+    let diagnosis = conclude(&read(input, Given { stack: Some(stack), facts: None }).unwrap());
+    assert_eq!(diagnosis.outcome, Outcome::NotDeterminable);
+    let told =
+        |note: &String| note.contains("3.4.5") && note.contains("3.6.5") && note.contains("contradict");
+    assert!(diagnosis.notes.iter().any(told), "{:?}", diagnosis.notes);
+}
+
+#[test]
+fn remedies_are_those_of_pods_where_pods_wrote_the_log() {
+    let fault = "cudaHostRegister with IoMemory failed with error=800\nWARN: GPU cannot map UAR of device mlx5_1. Skipping...\n\
+                 init failed for transport: IBGDA\nRuntimeError: DeepEP error: timeout (dispatch CPU)\n";
+    let managers = |text: &str| -> BTreeSet<Option<Manager>> {
+        let diagnosis = conclude(&read_texts(&[("run.log", text)]));
+        diagnosis.findings[0].remedies.iter().map(|remedy| remedy.manager).collect()
+    };
+    let pods: Vec<String> = fault.lines().map(|line| format!("[pod/moe-0/main] {line}\n")).collect();
+    let pods = pods.concat();
+    let variable = format!("KUBERNETES_SERVICE_HOST=198.51.100.1\n{fault}");
+    for text in [pods.as_str(), variable.as_str()] {
+        let found = managers(text);
+        assert!(!found.contains(&Some(Manager::Machine)), "{found:?}");
+        assert!(found.contains(&Some(Manager::Operator)), "{found:?}");
+    }
+    assert!(managers(fault).contains(&Some(Manager::Machine)));
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use expertrail_cluster::diagnose::event::ZONED;
 use expertrail_cluster::diagnose::{Case, Evidence, Input, read, read_texts};
 use expertrail_cluster::facts::Facts;
 use expertrail_cluster::stack::Question;
@@ -74,28 +75,28 @@ fn timestamps() {
     let body = "an illegal memory access was encountered";
     let day = 43_200.0;
     let rows: &[(&str, f64, u8)] = &[
-        ("2026-11-29T12:00:00Z ", NOON, 0),
-        ("2026-11-29T12:00:00.250Z ", NOON + 0.25, 0),
-        ("2026-11-29T14:00:00+02:00 ", NOON, 0),
-        ("2026-11-29T04:00:00-0800 ", NOON, 0),
+        ("2026-11-29T12:00:00Z ", NOON, ZONED),
+        ("2026-11-29T12:00:00.250Z ", NOON + 0.25, ZONED),
+        ("2026-11-29T14:00:00+02:00 ", NOON, ZONED),
+        ("2026-11-29T04:00:00-0800 ", NOON, ZONED),
         ("2026-11-29 12:00:00,125 ERROR ", NOON + 0.125, 0),
         ("2026/11/29 12:00:00 ", NOON, 0),
         ("[2026-11-29 12:00:00] ", NOON, 0),
         ("[NeMo W 2026-11-29 12:00:00 nemo_logging:349] ", NOON, 0),
         ("Sun Nov 29 12:00:00 2026[1,0]<stdout>:", NOON, 0),
         ("[Sun Nov 29 12:00:00 2026] ", NOON, 0),
-        ("1795953600.5 ", NOON + 0.5, 0),
+        ("1795953600.5 ", NOON + 0.5, ZONED),
         ("11/29/2026 12:00:00 ", NOON, 0),
         ("I20261129 12:00:00.500000 12 x.cc:1] ", NOON + 0.5, 0),
         ("[12:00:00 TP0] ", day, 1),
         ("12:00:00.5 ", day + 0.5, 1),
         ("[  123.500000] ", 123.5, 2),
-        ("time=\"2026-11-29T12:00:00Z\" level=error msg=\"", NOON, 0),
-        ("libfabric:85:1795953600::core:core:f():1<warn> ", NOON, 0),
+        ("time=\"2026-11-29T12:00:00Z\" level=error msg=\"", NOON, ZONED),
+        ("libfabric:85:1795953600::core:core:f():1<warn> ", NOON, ZONED),
         ("INFO 2026-11-29 12:00:00,500 [a.py:1] ", NOON + 0.5, 0),
-        ("2026-11-29T12:00:00+0000 node-a kernel: ", NOON, 0),
-        (r#"{"ts": 1795953600.0, "message": "x"#, NOON, 0),
-        (r#"{"log": "x"#, NOON, 0),
+        ("2026-11-29T12:00:00+0000 node-a kernel: ", NOON, ZONED),
+        (r#"{"ts": 1795953600.0, "message": "x"#, NOON, ZONED),
+        (r#"{"log": "x"#, NOON, ZONED),
     ];
     for (prefix, time, clock) in rows {
         let line = match *prefix {

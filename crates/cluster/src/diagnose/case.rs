@@ -43,6 +43,8 @@ pub struct Case {
     pub ranks_seen: BTreeSet<u32>,
     /// Hosts or pods that wrote anything at all.
     pub nodes_seen: BTreeSet<Arc<str>>,
+    /// Lines name pods as their writers (`[pod/<name>/<container>]`).
+    pub pods: bool,
     /// Number of ranks of the run, where something says so.
     pub world: Option<u32>,
     /// Ranks of one node, where something says so.

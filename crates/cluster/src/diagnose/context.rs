@@ -81,6 +81,8 @@ const STARTS: &[&str] = &[
     "SLURM_",
     "EXPERTRAIL_",
     "MASTER_",
+    "KUBERNETES_SERVICE_",
+    "JOB_COMPLETION_INDEX",
     "WORLD_SIZE",
     "RANK",
     "LD_LIBRARY_PATH",

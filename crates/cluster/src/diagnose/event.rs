@@ -46,6 +46,12 @@ pub struct Place {
     pub line: u64,
 }
 
+/// The clock of times whose zone is known.
+pub const ZONED: u8 = 254;
+
+/// Zones are up to 14 hours from UTC: a time without one that differs by more is surely earlier or later.
+const ZONES: f64 = 14.0 * 3600.0;
+
 /// A line that means something.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -61,7 +67,7 @@ pub struct Event {
     pub node: Option<Arc<str>>,
     /// When, in seconds of the clock `clock`.
     pub time: Option<f64>,
-    /// Which clock: times compare within one only (0: with date; 1: time of day; 2 and more: the kernel log of one file, by seconds since its
+    /// Which clock: times compare within one only (0: with date and without a zone; [`ZONED`]: with both; 1: time of day; 2 and more: the kernel log of one file, by seconds since its
     /// start).
     pub clock: u8,
     /// Named groups of the signal's pattern.
@@ -81,10 +87,18 @@ impl Event {
         self.field(name)?.parse().ok()
     }
 
+    /// Whether its time has a date.
+    pub fn dated(&self) -> bool {
+        self.time.is_some() && matches!(self.clock, 0 | ZONED)
+    }
+
     /// Whether this came before `other`: by time where both have one of the same clock, else by place where both are in one file.
     pub fn before(&self, other: &Self) -> Option<bool> {
         match (self.time, other.time) {
             (Some(mine), Some(theirs)) if self.clock == other.clock && mine != theirs => Some(mine < theirs),
+            (Some(mine), Some(theirs)) if self.dated() && other.dated() && (mine - theirs).abs() > ZONES => {
+                Some(mine < theirs)
+            }
             _ if self.place.file == other.place.file => Some(self.place.line < other.place.line),
             _ => None,
         }

@@ -59,5 +59,5 @@ fn stamp(value: &Value) -> Option<Stamp> {
     // Seconds since 1970, or milliseconds where that would be far in the future.
     let number = value.as_f64().filter(|number| *number > 1e9)?;
     let seconds = if number > 1e11 { number / 1000.0 } else { number };
-    (seconds < 1e10).then_some(Stamp { seconds, clock: time::Clock::Date, year: None })
+    (seconds < 1e10).then_some(Stamp { seconds, clock: time::Clock::Zoned, year: None })
 }

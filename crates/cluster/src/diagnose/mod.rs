@@ -6,6 +6,7 @@
 pub mod case;
 mod context;
 pub mod event;
+mod handled;
 mod heal;
 mod json_line;
 mod judged;

@@ -184,6 +184,8 @@ pub(super) struct Part {
     pub(super) tasks_are_nodes: bool,
     /// Hosts or pods that wrote anything.
     pub(super) nodes: BTreeSet<Arc<str>>,
+    /// Lines name a pod as their writer.
+    pub(super) pods: bool,
     /// Which of the nodes wrote this file, where it says so.
     pub(super) node_rank: Option<u32>,
     /// Variables, versions, the size of the run.
@@ -227,6 +229,7 @@ impl Assembly {
             count.close(*number);
         }
         self.case.nodes_seen.append(&mut part.nodes);
+        self.case.pods |= part.pods;
         self.case.files.push(std::mem::take(&mut part.name));
         self.case.notes.append(&mut part.notes);
         self.year = self.year.or(part.year);

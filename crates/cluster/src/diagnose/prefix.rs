@@ -30,6 +30,8 @@ pub(super) struct Prefix<'a> {
     pub(super) local: Option<u32>,
     /// Host or pod.
     pub(super) node: Option<&'a [u8]>,
+    /// `node` is a pod.
+    pub(super) pod: bool,
     /// When.
     pub(super) time: Option<Stamp>,
     /// Where the line itself starts.
@@ -123,6 +125,7 @@ fn bracket<'a>(text: &'a [u8], found: &mut Prefix<'a>) -> Option<usize> {
     if let Some(pod) = inside.strip_prefix(b"pod/") {
         let name = pod.split(|byte| *byte == b'/').next()?;
         found.node = Some(name);
+        found.pod = true;
         return Some(close + 1);
     }
     if let Some(stamp) = time::kernel(inside) {

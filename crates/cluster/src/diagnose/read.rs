@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use flate2::bufread::MultiGzDecoder;
 
 use super::case::Case;
+use super::handled;
 use super::judged::{self, Again};
 use super::lines;
 use super::part::{Assembly, Part};
@@ -120,6 +121,7 @@ pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
     }
     let mut case = complete(assembly, evidence);
     judged::add(&mut case, &again);
+    handled::demote(&mut case);
     Ok(case)
 }
 

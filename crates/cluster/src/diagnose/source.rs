@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memchr::memchr;
 
 use super::context;
-use super::event::{Event, Place, Role};
+use super::event::{Event, Place, Role, ZONED};
 use super::lines;
 use super::part::{Draft, Part, YEARLESS};
 use super::prefix::{self, Habits, Writer};
@@ -60,6 +60,8 @@ pub(super) struct Source {
     describe: Describe,
     /// A table or a description was seen to start.
     tabular: bool,
+    /// The last time that a line carried.
+    stamped: Option<Stamp>,
     /// States that were read, where they are asked for.
     pub(super) told: Option<Vec<(u64, String)>>,
 }
@@ -69,6 +71,33 @@ struct Open {
     text: Vec<u8>,
     /// Line of its start.
     first: u64,
+}
+
+/// Seconds between the last line with a time and this one, which says when a job was ended.
+fn silence(text: &[u8], before: Option<Stamp>, own: Option<Stamp>) -> Option<f64> {
+    const ENDED: &[u8] = b"CANCELLED AT ";
+    let at = memchr::memmem::find(text, ENDED)?;
+    let told = super::time::parse(&text[at + ENDED.len()..]).map(|(stamp, _)| stamp);
+    let before = before?;
+    let end = [own, told].into_iter().flatten().find(|end| end.clock == before.clock)?;
+    Some(end.seconds - before.seconds)
+}
+
+/// Fields in which a server's log repeats what its users wrote: their words are no events of this run.
+const QUOTED: [&[u8]; 8] = [
+    b"prompt=\"",
+    b"prompt='",
+    b"prompt: '",
+    b"prompt: \"",
+    b"\"prompt\":",
+    b"\"content\":",
+    b"user_message=\"",
+    b"query=\"",
+];
+
+/// Whether the line repeats a user's words.
+fn quotes(text: &[u8]) -> bool {
+    QUOTED.iter().any(|field| memchr::memmem::find(text, field).is_some())
 }
 
 impl Source {
@@ -89,6 +118,7 @@ impl Source {
             tables: Tables::default(),
             describe: Describe::default(),
             tabular: false,
+            stamped: None,
             told: None,
         };
         source.named = source.of_name();
@@ -168,7 +198,8 @@ impl Source {
             return true;
         }
         let head = &raw[..raw.len().min(4096)];
-        if memchr::memmem::find(head, b"\"apiVersion\"").is_some()
+        let has = |key: &[u8]| memchr::memmem::find(head, key).is_some();
+        if (has(b"\"apiVersion\"") || has(b"\"kind\"") && has(b"\"items\""))
             && let Some(states) = std::str::from_utf8(raw).ok().and_then(structured::document)
         {
             self.states(states, number);
@@ -212,7 +243,7 @@ impl Source {
     fn states(&mut self, states: Vec<State>, first: u64) {
         for state in states {
             let node = state.node.as_deref().map(|node| self.intern(node.as_bytes()));
-            let time = state.time.map(|seconds| Stamp { seconds, clock: Clock::Date, year: None });
+            let time = state.time.map(|seconds| Stamp { seconds, clock: Clock::Zoned, year: None });
             let origin = Origin { node, time, ..Origin::default() };
             self.carry = None;
             if let Some(told) = &mut self.told {
@@ -262,6 +293,7 @@ impl Source {
             }
             None => outer.node.clone(),
         };
+        self.part.pods |= prefix.pod;
         if let (Some(task), Some(rank)) = (prefix.task, prefix.rank)
             && task != rank
         {
@@ -307,7 +339,9 @@ impl Source {
             self.part.year = stamp.year;
         }
         let time = self.time(text, origin.time, writer);
-        let ignored = self.ignored(text, writer, number);
+        let ignored = self.ignored(text, writer, number) || (!self.hits.signals.is_empty() && quotes(text));
+        let before = self.stamped;
+        self.stamped = origin.time.or(before);
         if self.hits.signals.is_empty()
             && self.hits.marks & !(context::INNER | context::OWN_RANK) == 0
             && !self.part.context.waiting()
@@ -324,6 +358,7 @@ impl Source {
             Some(stamp) => (Some(stamp.seconds), self.clock(stamp.clock)),
             None => (None, 0),
         };
+        let silence = silence(text, before, origin.time);
         for &hit in &self.hits.signals {
             if !self.scanner.confirm(hit, &line, None) {
                 continue;
@@ -349,6 +384,9 @@ impl Source {
                 continue;
             }
             self.scanner.confirm(hit, &line, Some(&mut event.fields));
+            if let Some(silence) = silence {
+                event.fields.push(("silence", format!("{silence:.0}")));
+            }
             event.text = scan::shorten(line.trim(), scan::TEXT);
             count.keep(Draft { event, writer });
         }
@@ -358,6 +396,7 @@ impl Source {
     fn clock(&self, clock: Clock) -> u8 {
         match clock {
             Clock::Date => 0,
+            Clock::Zoned => ZONED,
             Clock::Day => 1,
             Clock::Yearless => YEARLESS,
             Clock::Kernel => 2 + self.file.min(250) as u8,

@@ -106,7 +106,7 @@ fn full(namespace: &str, name: &str) -> String {
 /// Seconds since 1970 of a time with its date.
 fn seconds(text: &str) -> Option<f64> {
     let (stamp, _) = time::parse(text.trim().as_bytes())?;
-    (stamp.clock == Clock::Date).then_some(stamp.seconds)
+    matches!(stamp.clock, Clock::Date | Clock::Zoned).then_some(stamp.seconds)
 }
 
 /// Columns of a table whose columns are parted by two spaces or more.

@@ -3,7 +3,9 @@
 /// A clock that times compare within.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// Seconds since 1970, by the zone that is written, else as if it were UTC.
+    /// Seconds since 1970, by the zone that is written.
+    Zoned,
+    /// Seconds since 1970 as if it were UTC: no zone is written.
     Date,
     /// The year is not written: seconds since the start of the year.
     Yearless,
@@ -105,15 +107,14 @@ impl At<'_> {
     }
 
     /// `Z`, `+02:00`, `-0700` in seconds, if there.
-    fn zone(&mut self) -> f64 {
+    fn zone(&mut self) -> Option<f64> {
         let here = self.at;
         if self.eat(b"Z").is_some() {
-            return 0.0;
+            return Some(0.0);
         }
-        let sign = match self.eat(b"+-") {
-            Some(b'-') => -1.0,
-            Some(_) => 1.0,
-            None => return 0.0,
+        let sign = match self.eat(b"+-")? {
+            b'-' => -1.0,
+            _ => 1.0,
         };
         let offset = self.number(2, 2).and_then(|hours| {
             let _ = self.eat(b":");
@@ -122,10 +123,10 @@ impl At<'_> {
                 .then_some(hours * 3600 + minutes * 60)
         });
         if let Some(offset) = offset {
-            sign * offset as f64
+            Some(sign * offset as f64)
         } else {
             self.at = here;
-            0.0
+            None
         }
     }
 }
@@ -182,7 +183,8 @@ fn numeric(text: &[u8]) -> Option<(Stamp, usize)> {
             at.eat(b"T _:")?;
             let seconds = at.clock()?;
             let zone = at.zone();
-            dated(year, month, day, seconds - zone)?
+            let stamp = dated(year, month, day, seconds - zone.unwrap_or(0.0))?;
+            Stamp { clock: if zone.is_some() { Clock::Zoned } else { Clock::Date }, ..stamp }
         }
         (2, b':') => {
             let seconds = at.clock()?;
@@ -210,7 +212,7 @@ fn numeric(text: &[u8]) -> Option<(Stamp, usize)> {
             // Between 2001 and 2100.
             (1_000_000_000..4_102_444_800).contains(&seconds).then_some(Stamp {
                 seconds: seconds as f64 + fraction,
-                clock: Clock::Date,
+                clock: Clock::Zoned,
                 year: None,
             })?
         }
@@ -277,7 +279,7 @@ pub(super) fn epoch(text: &[u8], end: u8) -> Option<(Stamp, usize)> {
     let mut at = At { text, at: 0 };
     let seconds = at.number(10, 10)?;
     let plausible = (1_000_000_000..4_102_444_800).contains(&seconds) && at.peek() == end;
-    plausible.then_some((Stamp { seconds: seconds as f64, clock: Clock::Date, year: None }, at.at))
+    plausible.then_some((Stamp { seconds: seconds as f64, clock: Clock::Zoned, year: None }, at.at))
 }
 
 /// `[  123.456789]` without the brackets.

@@ -330,9 +330,11 @@ fn managers(case: &Case) -> Vec<Manager> {
             return vec![manager];
         }
     }
+    // Kubernetes shows in what it puts into each container's environment, and in the prefixes and names of its pods.
     let variable = |prefix: &str| case.variables.keys().any(|name| name.starts_with(prefix));
     let signal = |prefix: &str| case.tallies.keys().any(|id| id.starts_with(prefix));
-    let kubernetes = variable("KUBERNETES_") || signal("kube-");
+    let kubernetes =
+        variable("KUBERNETES_") || variable("JOB_COMPLETION_INDEX") || signal("kube-") || case.pods;
     let machine = variable("SLURM_") || signal("slurm-") || signal("sacct-");
     match (kubernetes, machine) {
         (true, false) => vec![Manager::Operator, Manager::Container],

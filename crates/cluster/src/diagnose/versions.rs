@@ -495,6 +495,9 @@ fn tidy(key: &str, value: &str) -> String {
 }
 
 /// Fills in what the logs say of the stack, where nothing stronger does, and says where they contradict.
+/// The source of what was given beside the logs (`--stack`).
+pub(super) const GIVEN: &str = "given";
+
 pub(super) fn fill(context: &Context, files: &[String], question: &mut Question, notes: &mut Vec<String>) {
     let versions = &context.versions;
     let at = |place: Place| {
@@ -522,6 +525,21 @@ pub(super) fn fill(context: &Context, files: &[String], question: &mut Question,
                     list.join(", ")
                 )),
             }
+        }
+        let given = question.known.get(*key).filter(|known| known.source == GIVEN);
+        if let Some(known) = given
+            && matches!(
+                *key,
+                "nvshmem" | "nvshmem_device" | "deep_ep" | "nccl" | "driver" | "cuda" | "gdrdrv"
+            )
+            && all.iter().all(|found| found.value != known.value)
+        {
+            notes.push(format!(
+                "{key} was given as {} and {} says {}: they contradict each other, and one of them is not of this run",
+                known.value,
+                at(first.place),
+                first.value
+            ));
         }
         question.set(key, first.value.clone(), at(first.place));
     }

@@ -1,9 +1,11 @@
 //! Limits of shapes, buffers and counts.
 
+use super::process::story::{unless_fine, writer};
 use super::timeout::weigh;
-use crate::diagnose::Case;
+use crate::diagnose::case::earliest;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
+use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
@@ -56,6 +58,21 @@ pub(super) const SIGNALS: &[Signal] = &[
         role: Role::Failure,
     },
     Signal {
+        id: "too-many-open-files",
+        any: &["Too many open files"],
+        // vLLM warns of it in backquotes, at every start.
+        pattern: Some(r"^[^`]*Too many open files"),
+        role: Role::Failure,
+    },
+    Signal {
+        id: "storage-full",
+        any: &["No space left on device", "Disk quota exceeded"],
+        pattern: Some(
+            r"(?:OSError|IOError|Error|error|[Ff]ailed|RuntimeError|cannot|write|Errno).*?(?:No space left on device|Disk quota exceeded)(?:: ?'(?P<path>/[^']+)')?",
+        ),
+        role: Role::Failure,
+    },
+    Signal {
         id: "deepep-assert-experts-divisible",
         any: &["num_experts % num_ranks == 0"],
         pattern: None,
@@ -79,6 +96,23 @@ const fn plain(cause: &'static str, any: &'static [&'static str], because: &'sta
 
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
+    Rule {
+        rules_out: &["The program: the operating system refuses it one more descriptor (errno 24)."],
+        refine: Some(still_open),
+        ..plain(
+            "nofile-low",
+            &["too-many-open-files"],
+            "A process has as many files, sockets and shared memories open as its limit allows: sockets and events to many peers are among them.",
+        )
+    },
+    Rule {
+        rules_out: &[
+            "The program: the file system has no room left (errno 28), or the user's quota is used up.",
+        ],
+        confidence: Confidence::Likely,
+        refine: Some(storage),
+        ..plain("storage-full", &["storage-full"], "A write failed: the file system of {path} is full.")
+    },
     Rule {
         rules_out: &[
             "A network fault: the assertion compares two counts of the configuration, and timeouts or illegal accesses of other ranks follow from the rank that stopped.",
@@ -156,6 +190,39 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
 ];
+
+fn still_open(case: &Case, claim: Claim) -> Option<Claim> {
+    let event = case.first("too-many-open-files")?;
+    let claim = match writer(event) {
+        Some(writer) => claim.about(writer),
+        None => claim,
+    };
+    unless_fine(case, claim)
+}
+
+/// A full disk of the node has a cause of its own, and so does shared memory, which is none.
+fn storage(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let memory =
+        |event: &Event| ["/dev/shm", "shm", "shared memory"].iter().any(|word| event.text.contains(word));
+    let event = earliest(case.events("storage-full").filter(|event| !memory(event)))?;
+    if case.has("kube-disk-pressure") {
+        return None;
+    }
+    claim.evidence = vec![event.place];
+    let path = event.field("path");
+    if path.is_none() {
+        // Semaphores, queues and GPU tables give the same number.
+        claim = weigh(claim, Confidence::Possible)
+            .next("Which path that was (the line above, or `strace -e trace=%file -f`), and `df -h <path>`.");
+        claim.because = "A call failed with `No space left on device`, and of what does not show.".into();
+        claim.rules_out.clear();
+    } else if let Some(path) = path {
+        claim.because =
+            format!("A write failed: the file system of {path} is full, or the quota is used up.");
+        claim.subject = Some(path.to_owned());
+    }
+    unless_fine(case, claim)
+}
 
 /// Queue pairs that cannot be made are a matter of depth only where the depth was raised (DeepEP's default is 1024).
 #[expect(clippy::unnecessary_wraps, reason = "what a rule takes to look closer")]

@@ -7,6 +7,7 @@ use super::timeout::{Questions, below, failing, saying, weigh};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Event, Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
+use crate::diagnose::versions::GIVEN;
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
@@ -394,6 +395,13 @@ pub(super) fn split<'a>(case: &'a Case, near: Option<&Event>) -> Option<(String,
     }
     let lines = [device.or(wheel), host].into_iter().flatten().map(|(_, event)| event).collect();
     Some((device_version.to_owned(), host_version, lines))
+}
+
+/// Whether the version that was given beside the logs (`--stack`) is none of those that banners show: which is of this run is open.
+pub(super) fn contradicted(case: &Case) -> bool {
+    let given = case.question.known.get("nvshmem").filter(|known| known.source == GIVEN);
+    let mut banners = versions(case, "nvshmem-banner").peekable();
+    given.is_some_and(|given| banners.peek().is_some() && banners.all(|(version, _)| version != given.value))
 }
 
 /// Whether something says the version of the device code itself, and not of a wheel beside it.

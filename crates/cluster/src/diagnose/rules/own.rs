@@ -3,7 +3,7 @@
 //! The texts are those of `expertrail_core::Failure` and of the errors of the crates group, host and cuda: tests format them and
 //! diagnose the result, so that a message that changes is noticed here.
 
-use super::process::story::{RULE, at, line, unless_fine};
+use super::process::story::{RULE, line, unless_fine};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -223,7 +223,12 @@ pub(super) const RULES: &[Rule] = &[
 
 /// Names the ranks at fault, the earliest report first, and adds what they wrote last themselves.
 fn culprit(case: &Case, mut claim: Claim) -> Option<Claim> {
-    let mut events: Vec<_> = claim.evidence.iter().filter_map(|&place| at(case, place)).collect();
+    // A line may be of other kinds, too: a barrier's name may hold the word iteration.
+    let own_at = |place| {
+        let here = || case.events.iter().filter(move |event| event.place == place);
+        here().find(|event| event.signal.starts_with("own-")).or_else(|| here().next())
+    };
+    let mut events: Vec<_> = claim.evidence.iter().filter_map(|&place| own_at(place)).collect();
     events.sort_by(|a, b| match a.before(b) {
         Some(true) => std::cmp::Ordering::Less,
         Some(false) => std::cmp::Ordering::Greater,
@@ -244,6 +249,19 @@ fn culprit(case: &Case, mut claim: Claim) -> Option<Claim> {
         subject = format!("{subject} (host {host})");
     }
     let number = first.number("rank").and_then(|rank| u32::try_from(rank).ok());
+    // A rank that said itself why it gives up is not at fault for ending: what it said is.
+    if claim.cause == "expertrail-rank-died"
+        && case.events.iter().any(|event| {
+            event.rank == number
+                && number.is_some()
+                && event.role == Role::Failure
+                && event.signal.starts_with("own-")
+                && !["own-rank-died", "own-group-died", "own-build-ended"].contains(&event.signal)
+                && event.before(first) == Some(true)
+        })
+    {
+        return None;
+    }
     let mut own = case.events.iter().filter(|event| {
         event.rank == number && number.is_some() && event.role == Role::Failure && event.place != first.place
     });

@@ -176,7 +176,9 @@ impl Writer<'_> {
     }
 
     fn object(&mut self, object: &Object, kind: &str) {
-        let Some(name) = object.metadata.as_ref().and_then(|meta| meta.name.as_ref()) else { return };
+        // An event that was cut down to what it says still names what it is about.
+        let own = object.metadata.as_ref().and_then(|meta| meta.name.as_ref());
+        let Some(name) = own.or(object.about.as_ref().and_then(|about| about.name.as_ref())) else { return };
         if let Some(at) = self.json.get(self.from..).and_then(|rest| rest.find(&format!("\"{name}\""))) {
             self.from += at;
         }

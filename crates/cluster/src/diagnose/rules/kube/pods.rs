@@ -117,6 +117,14 @@ pub(super) const RULES: &[Rule] = &[
         ..RULE
     },
     Rule {
+        cause: "rdma-plugin-selector",
+        needs: &["kube-not-schedulable"],
+        confidence: Confidence::Possible,
+        because: "no node at all has a device of the RDMA plugin free: it may offer none",
+        refine: Some(offers_none),
+        ..RULE
+    },
+    Rule {
         cause: "image-pull-failed",
         needs: &["kube-image-not-pulled"],
         confidence: Confidence::Certain,
@@ -195,6 +203,28 @@ fn all_came_up(case: &Case, signal: &str) -> bool {
     })
 }
 
+fn offers_none(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let short = |event: &&Event| {
+        event.field("what").is_some_and(|what| what.starts_with("rdma/") && on_every_node(event, what))
+    };
+    let event = case.events("kube-not-schedulable").find(short)?;
+    if all_came_up(case, "kube-not-schedulable") {
+        return None;
+    }
+    claim.evidence = vec![event.place];
+    let claim = claim.next("what the nodes offer: `kubectl get nodes -o yaml | grep -A12 allocatable`, and the log of the RDMA device plugin's pod");
+    unless_fine(case, claim)
+}
+
+/// Whether the scheduler misses the resource on all nodes that it looked at: `0/4 nodes are available: 4 Insufficient rdma/hca`.
+fn on_every_node(event: &Event, what: &str) -> bool {
+    let Some((before, _)) = event.text.split_once(" nodes are available") else { return false };
+    let nodes = before.rsplit('/').next().unwrap_or_default();
+    !nodes.is_empty()
+        && nodes.bytes().all(|c| c.is_ascii_digit())
+        && event.text.contains(&format!("{nodes} Insufficient {what}"))
+}
+
 fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
     if all_came_up(case, "kube-not-schedulable") {
         return None;
@@ -212,6 +242,14 @@ fn no_room(case: &Case, mut claim: Claim) -> Option<Claim> {
                 claim.because = format!(
                     "the scheduler finds no node for a pod: not enough {what} is free on enough nodes"
                 );
+            }
+            // What no node at all has free is more often not offered than taken: GPUs are taken, a plugin offers the rest.
+            let everywhere = event.field("what").is_some_and(|what| {
+                what != "nvidia.com/gpu" && what.contains('/') && on_every_node(event, what)
+            });
+            if everywhere {
+                claim.confidence = Confidence::Possible;
+                claim.next = Some("what the nodes offer: `kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.status.allocatable}{\"\\n\"}{end}'`: 0 of it, or nothing, is the device plugin's fault; more than 0 is taken by other pods".to_owned());
             }
             // What a plugin does not offer is not taken by others.
             if says("Insufficient rdma")

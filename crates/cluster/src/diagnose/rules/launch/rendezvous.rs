@@ -47,6 +47,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"^kube-event (?P<pod>\S*Pod/\S+) .*reason=(?:TaintManagerEviction|Preempted|Killing|Evicted|NodeNotReady)|^kube-event (?P<job>\S*Job/\S+) .*reason=SuccessfulDelete",
     ),
     line(
+        "kube-job-pods",
+        Role::Context,
+        &["Pods Statuses:"],
+        r"Pods Statuses:\s+(?P<active>\d+) (?:Active|Running)\b",
+    ),
+    line(
         "kube-image-still-pulled",
         Role::Context,
         &["kube-event "],
@@ -163,7 +169,10 @@ fn peer_missing(case: &Case, mut claim: Claim) -> Option<Claim> {
     if failed {
         return None;
     }
-    let absent = case.first_of(&["kube-pod-not-there", "kube-pod-rescheduled", "kube-image-still-pulled"]);
+    let nodes = ["NUM_NODES", "NNODES"].iter().find_map(|name| case.variable(name)?.parse::<i64>().ok());
+    let short = case.first("kube-job-pods").filter(|job| job.number("active") < nodes && nodes.is_some());
+    let absent =
+        case.first_of(&["kube-pod-not-there", "kube-pod-rescheduled", "kube-image-still-pulled"]).or(short);
     match (start, timeout, absent) {
         (Some(_), Some(_), _) | (_, _, Some(_)) => {}
         _ if missing.is_some() => {}

@@ -21,6 +21,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["DUE TO TIME LIMIT", "TIMEOUT", "Reason=TimeLimit"],
         r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b|\bJobState=TIMEOUT\b|^State: TIMEOUT\b|Reason=TimeLimit\b",
     ),
+    // A process that answers the warning and saves is not stuck.
+    line(
+        "sigterm-answered",
+        Role::Context,
+        &["SIGTERM", "SIGUSR1"],
+        r"(?i)SIG(?:TERM|USR1)\b.*(?:sav|checkpoint)",
+    ),
     line("sacct-failed", Role::Follower, &["sacct job="], r"^sacct job=.* state=FAILED\b"),
     // What tools that run jobs say of a job: that it failed, not why.
     line(
@@ -147,6 +154,9 @@ fn node_failed(case: &Case, claim: Claim) -> Option<Claim> {
     unless_fine(case, claim)
 }
 
+/// Seconds without any sign of a run after which it may hang: steps, checkpoints and requests come more often.
+const SILENT: f64 = 3600.0;
+
 fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("slurm-time-limit-reached")?;
     if ended_well(case, event) || !confident_claims(case, RESIDUAL).is_empty() {
@@ -168,7 +178,23 @@ fn time_limit(case: &Case, mut claim: Claim) -> Option<Claim> {
     });
     let stepped =
         case.events.iter().any(|step| step.role == Role::Progress && step.before(event) == Some(true));
-    if trouble {
+    // Hours without a line that means anything are those of a hang, as far as the logs go.
+    let silence = event
+        .field("silence")
+        .and_then(|text| text.parse::<f64>().ok())
+        .filter(|silence| *silence >= SILENT && !case.has("sigterm-answered"));
+    if let Some(silence) = silence.filter(|_| !trouble) {
+        claim.confidence = Confidence::Possible;
+        claim.because = format!(
+            "Slurm ended the job at its time limit, {:.1} hours after the line before it: it may have hung all that time",
+            silence / 3600.0
+        );
+        claim.rules_out.clear();
+        claim.next = Some(
+            "what the ranks did in that time: their own output, or `py-spy dump --pid <pid>` in a new run"
+                .to_owned(),
+        );
+    } else if trouble {
         claim.confidence = Confidence::Possible;
         claim.because = "Slurm ended the job at its time limit, after ranks had reported trouble: the limit is the end of a hang, not its cause".into();
         claim.rules_out.clear();

@@ -1,7 +1,9 @@
 //! Exceptions of Python that no library of communication raised.
 
 use super::story::{RESIDUAL, RULE, at, confident_claims, ended_well, failed_before, line};
+use crate::diagnose::case::earliest;
 use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::handled::handled;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
 
@@ -133,8 +135,19 @@ fn went_on(case: &Case, event: &Event) -> bool {
 /// Lines within which a more telling failure of the same rank explains the exception.
 const SAME_STORY: u64 = 200;
 
+/// What the operating system refuses: no fault of the program ([`REFUSALS`]), and shared memory is another matter.
+fn refused(event: &Event) -> bool {
+    REFUSALS.iter().any(|text| event.text.contains(text))
+}
+
+const REFUSALS: [&str; 5] =
+    ["[Errno 24]", "[Errno 28]", "[Errno 122]", "Too many open files", "No space left on device"];
+
 fn first_of_all(case: &Case, mut claim: Claim) -> Option<Claim> {
-    let event = case.first_of(KINDS)?;
+    // What its process caught is only asked for where nothing else of the kind is there.
+    let kinds = || KINDS.iter().flat_map(|signal| case.events(signal));
+    let event = earliest(kinds().filter(|event| !handled(case, event) && !refused(event)))
+        .or_else(|| earliest(kinds().filter(|event| !refused(event))))?;
     if ended_well(case, event) || failed_before(case, event, KINDS) {
         return None;
     }
@@ -165,14 +178,30 @@ fn first_of_all(case: &Case, mut claim: Claim) -> Option<Claim> {
     let waiting = case.events.iter().any(|other| {
         other.role == Role::Follower && other.rank != event.rank && event.before(other) == Some(true)
     });
-    let went_on = went_on(case, event);
+    // With a zone on one stamp and none on the other, which came first is open.
+    let zones = case.events.iter().find(|other| {
+        other.role == Role::Failure
+            && other.place.file != event.place.file
+            && other.dated()
+            && event.dated()
+            && other.clock != event.clock
+            && event.before(other).is_none()
+    });
+    let went_on = went_on(case, event) || handled(case, event);
     let bare = kind == "AssertionError" && what.trim().is_empty();
     if went_on {
         claim.confidence = Confidence::Possible;
         claim.rules_out.clear();
-        claim.next = Some(
-            "whether that exception ended its process: the rank made progress after it, and failed of something else later".to_owned(),
-        );
+        claim.next =
+            Some("whether that exception ended its process: the rank made progress after it".to_owned());
+    } else if let Some(other) = zones {
+        claim.confidence = Confidence::Possible;
+        claim.rules_out.clear();
+        claim.next = Some(format!(
+            "the time zone of the stamps without one: whether that exception was before {}:{} is open",
+            case.file(other.place.file),
+            other.place.line
+        ));
     } else if from_communication(case, event) || bare {
         claim.confidence = Confidence::Possible;
         claim.rules_out.clear();

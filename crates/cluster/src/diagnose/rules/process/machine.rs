@@ -1,9 +1,11 @@
 //! Memory and GPUs of machines.
 
-use super::story::{RULE, at, line, unless_fine, whole_run, writer};
-use crate::diagnose::Case;
+use super::story::{RULE, line, unless_fine, whole_run, writer};
+use crate::diagnose::case::earliest;
 use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::handled::{Age, age, handled};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
+use crate::diagnose::{Case, Event};
 
 /// Kinds of lines. A kernel log holds Xids of other days: they are warnings, and the rule looks whether anything failed.
 pub(super) const SIGNALS: &[Signal] = &[
@@ -47,6 +49,18 @@ pub(super) const SIGNALS: &[Signal] = &[
         r"Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\)(?:, |: )(?P<xid>48|61|62|64|74|79|94|95|109|110|119|120|121|136|140|143|144|145|146|149|150|154)\b|GPU (?:at )?(?:PCI:)?(?P<bus>[0-9A-Fa-f:.]*)\W*(?:has )?fallen off the bus",
     ),
     line(
+        "cuda-launch-failed",
+        Role::Context,
+        &["unspecified launch failure"],
+        r"CUDA error: unspecified launch failure|cudaErrorLaunchFailure",
+    ),
+    line(
+        "gpu-lost",
+        Role::Context,
+        &["GPU is lost", "no CUDA-capable device", "Unable to determine the device handle"],
+        r"GPU is lost|no CUDA-capable device|Unable to determine the device handle",
+    ),
+    line(
         "xid-of-program",
         Role::Warning,
         &["Xid ("],
@@ -85,6 +99,29 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
+/// A claim from a kernel log, weighed by what is known of its time: none where it is of another day.
+fn of_its_time(case: &Case, mut claim: Claim, signal: &str) -> Option<Claim> {
+    let ages: Vec<Age> = case.events(signal).map(|event| age(case, event)).collect();
+    if ages.contains(&Age::OfTheRun) {
+        return Some(claim);
+    }
+    // A GPU that is lost shows so in its rank, whatever a clock that is set wrong says.
+    let fits = signal == "xid-of-hardware" && case.has_any(&["cuda-launch-failed", "gpu-lost"]);
+    if fits {
+        claim.confidence = Confidence::Likely;
+        claim.because.push_str("; the dates lie far apart, and a rank reports a fault of its GPU");
+        return Some(claim);
+    }
+    if !ages.contains(&Age::Unknown) {
+        return None;
+    }
+    claim.confidence = Confidence::Possible;
+    claim.rules_out.clear();
+    claim.because.push_str("; whether that was during this run does not show");
+    claim.next = Some("the date of that line: `dmesg -T` or `journalctl -k -o short-iso` on that host, beside the time of the run".to_owned());
+    Some(claim)
+}
+
 /// Compilers: where one of them is killed, a build ran out of memory.
 const COMPILERS: &[&str] = &["cudafe++", "cicc", "ptxas", "nvcc", "cc1plus", "nvlink", "ninja", "fatbinary"];
 
@@ -119,11 +156,24 @@ fn host_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
     if kernel_only && !failed && case.events.iter().any(whole_run) {
         return None;
     }
+    let claim = if kernel_only { of_its_time(case, claim, "oom-killed")? } else { claim };
     unless_fine(case, claim)
 }
 
-fn gpu_memory(case: &Case, claim: Claim) -> Option<Claim> {
-    let event = claim.evidence.first().and_then(|&place| at(case, place))?;
+fn gpu_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let last_words = earliest(case.events("cuda-out-of-memory").filter(|event| !handled(case, event)));
+    let event = match last_words {
+        Some(event) => event,
+        None => case.first("cuda-out-of-memory")?,
+    };
+    claim.evidence = vec![event.place];
+    if last_words.is_none() {
+        claim.confidence = Confidence::Possible;
+        claim.rules_out.clear();
+        claim.because =
+            "an allocation on a GPU failed, and its rank went on with steps after it: it was caught".into();
+        claim.next = Some("what the rank that stopped first was doing: its last lines, or `py-spy dump --pid <pid>` in a new run".to_owned());
+    }
     let claim = match writer(event) {
         Some(writer) => claim.about(writer),
         None => claim,
@@ -131,8 +181,20 @@ fn gpu_memory(case: &Case, claim: Claim) -> Option<Claim> {
     unless_fine(case, claim)
 }
 
+/// Whether the line says that there was none: `fallen off the bus: no`, `no Xid 79`.
+fn denied(event: &Event) -> bool {
+    let text = event.text.to_lowercase();
+    event.field("xid").is_none()
+        && (text.contains("fallen off the bus: no")
+            || text.contains("no gpu has fallen")
+            || text.contains("not fallen off")
+            || text.contains("no xid")
+            || text.contains("fallen off the bus?"))
+}
+
 fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
-    let event = case.first("xid-of-hardware")?;
+    let event = case.events("xid-of-hardware").find(|event| !denied(event))?;
+    claim.evidence = vec![event.place];
     if event.field("xid").is_none() {
         claim.because = "the driver lost a GPU: it has fallen off the bus (Xid 79)".into();
     }
@@ -151,5 +213,5 @@ fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
     if done && !failed {
         claim.caution = true;
     }
-    Some(claim)
+    of_its_time(case, claim, "xid-of-hardware")
 }

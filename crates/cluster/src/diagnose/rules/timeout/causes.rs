@@ -7,6 +7,7 @@ use super::{NEW_LAYOUT, TIMEOUTS, below, failing, known_bad, patched, saying, we
 use crate::diagnose::Case;
 use crate::diagnose::event::Event;
 use crate::diagnose::rule::{Claim, Confidence};
+use crate::finding::Status;
 
 /// The first wait in vain, or the illegal access that stands alone.
 fn first(case: &Case) -> Option<&Event> {
@@ -33,6 +34,10 @@ fn layout(case: &Case, questions: &Questions) -> Option<Confidence> {
     // An illegal access alone, with nothing of NVSHMEM's version, points nowhere.
     if access && questions.mismatch.is_none() && nvshmem::loaded(case, Some(first)).is_none() {
         return None;
+    }
+    // Two versions that contradict each other prove neither, and so do a message and a frame of different calls.
+    if nvshmem::contradicted(case) || questions.frames_differ {
+        return Some(Confidence::Possible);
     }
     // Such a pair makes no dispatch between nodes work: one that did clears it. So does a rank that got its counts.
     if questions.when.answer == When::Later || case.has("recv-counters-set") {
@@ -61,7 +66,7 @@ fn layout(case: &Case, questions: &Questions) -> Option<Confidence> {
     let new = loaded.as_deref().is_some_and(|version| !below(version, NEW_LAYOUT));
     let unknown_but_new_image = loaded.is_none() && new_image(case);
     let stuck = case.has("recv-counters-unset");
-    let begun = questions.when.answer == When::First;
+    let begun = matches!(questions.when.answer, When::First | When::Start);
     let other_passes = case.has("other-image-passes") || older_run_passed(case, first);
     let sure = if new {
         (stuck && begun) || (hybrid(case) && (stuck || begun)) || (other_passes && (stuck || begun))
@@ -105,7 +110,8 @@ pub(super) fn rc_layout(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.evidence.dedup();
     let loads = version.map_or("of an NGC 26 image".to_owned(), |version| version);
     if claim.confidence == Confidence::Possible {
-        if decided(case, &questions, "nvshmem-rc-layout-mismatch") {
+        // A pair that is known to be bad stays a hypothesis beside whatever else is seen.
+        if questions.mismatch != Some(true) && decided(case, &questions, "nvshmem-rc-layout-mismatch") {
             return None;
         }
         claim = saying(
@@ -154,14 +160,26 @@ pub(super) fn split(case: &Case, mut claim: Claim) -> Option<Claim> {
     let lacks = known_bad(case) == Some(true) || (hybrid(case) && !below(&host, NEW_LAYOUT));
     claim.confidence = match (nvshmem::device_said(case), lacks) {
         (true, false) => Confidence::Certain,
-        (false, true) => Confidence::Possible,
-        _ => Confidence::Likely,
+        (true, true) => Confidence::Likely,
+        // A wheel that is installed need not be what the extension was built with; beside a package that loads instead it is the likely one.
+        (false, false) if case.has("nvshmem-host-library") => Confidence::Likely,
+        (false, _) => Confidence::Possible,
     };
+    if nvshmem::contradicted(case) {
+        claim = weigh(claim, Confidence::Possible);
+    }
     claim.evidence = lines.iter().map(|event| event.place).chain([first.place]).collect();
     claim.because = format!(
         "The extension holds device code of NVSHMEM {device}, and the host library that loads is {host}: they share structures in device memory."
     );
     claim.subject = Some(format!("NVSHMEM {device} in the extension, {host} loaded"));
+    if !nvshmem::device_said(case) {
+        claim.because = format!(
+            "A wheel of NVSHMEM {device} is installed and the host library that loads is {host}. If the extension was built with the wheel, its device code does not fit."
+        );
+        claim.subject = Some(format!("NVSHMEM {device} as a wheel, {host} loaded"));
+        claim = claim.next("The version of the device code in the extension: `strings <site-packages>/deep_ep_cpp*.so | grep -i 'nvshmem.*[0-9]\\.[0-9]'`, or the log of its build.");
+    }
     let questions = Questions::of(case)?;
     if matches!(questions.frame.answer, Frame::IntraNode)
         || matches!(questions.reached.answer, Reached::Failed(_))
@@ -172,6 +190,9 @@ pub(super) fn split(case: &Case, mut claim: Claim) -> Option<Claim> {
     if new && known_bad(case) != Some(false) {
         claim = claim.next("After the versions are one, a dispatch between two nodes: with NVSHMEM 3.5.19 or newer DeepEP needs pull request 564 as well.");
     }
+    if !nvshmem::device_said(case) {
+        return Some(claim);
+    }
     Some(claim.not("The banner alone, which names the host library: the device code was looked at too."))
 }
 
@@ -179,7 +200,7 @@ pub(super) fn split(case: &Case, mut claim: Claim) -> Option<Claim> {
 pub(super) fn jit(case: &Case, mut claim: Claim) -> Option<Claim> {
     let first = case.first_of(TIMEOUTS).or_else(|| case.first("nccl-watchdog"))?;
     let rank = preparing(case, first)?;
-    if !failing(case) || known_bad(case) == Some(true) {
+    if !failing(case) {
         return None;
     }
     claim.evidence = vec![rank.place, first.place];
@@ -196,6 +217,11 @@ pub(super) fn jit(case: &Case, mut claim: Claim) -> Option<Claim> {
     let warned = Questions::of(case).is_some_and(|questions| !questions.quiet());
     if warned {
         claim = weigh(claim, Confidence::Possible);
+    }
+    // Versions that do not fit make the same wait: neither is ruled out by the other.
+    if known_bad(case) == Some(true) {
+        claim = weigh(claim, Confidence::Possible);
+        return Some(claim.next("A second start with a warm cache of kernels: it passes where the compiling was the reason, and stops as before where the versions are."));
     }
     Some(claim.not("The network: the missing rank says what it does instead, and it is no communication."))
 }
@@ -234,8 +260,10 @@ pub(super) fn qp_race(case: &Case, mut claim: Claim) -> Option<Claim> {
         || version.is_some_and(|version| below(version, (1, 1, 0)));
     claim.evidence = places;
     claim.evidence.extend(dated.or_else(|| case.first("deepep-version-line")).map(|event| event.place));
+    // A race may be won before it is lost: where the tree is the one that brought it, tests that passed before say nothing.
+    let known = case.has("deepep-multi-qp");
     let other = case.has("bonded-nic")
-        || questions.when.answer == When::Later
+        || (questions.when.answer == When::Later && !known)
         || questions.someone_else()
         || !questions.quiet()
         || matches!(&silent, Silent::Several(nodes) if nodes.len() > 2);
@@ -286,13 +314,21 @@ fn open(case: &Case) -> Option<Questions> {
     (far && failing(case) && !decided(case, &questions, "")).then_some(questions)
 }
 
+/// What the facts say of one of the causes: where that was read and what is there.
+fn fact(case: &Case, causes: &[&str]) -> Option<String> {
+    let found = case.preflight.iter().find(|finding| {
+        matches!(finding.status, Status::Fail | Status::Warn)
+            && finding.cause.as_deref().is_some_and(|cause| causes.contains(&cause))
+    })?;
+    let place = found.evidence.first().map_or("facts", |evidence| evidence.source.as_str());
+    Some(format!("{place}: {}; wanted: {}", found.observed, found.wanted))
+}
+
 /// Kernel modules, by facts, by the guide's check, or as a hypothesis.
 pub(super) fn modules(case: &Case, claim: Claim) -> Option<Claim> {
     let questions = open(case)?;
     let bad = ibgda::without_modules(case);
-    let told = ["peermem-missing", "peermem-not-registered"]
-        .iter()
-        .any(|cause| case.preflight_says(cause) == Some(true));
+    let told = fact(case, &["peermem-missing", "peermem-not-registered"]);
     evidence_or_hypothesis(
         case,
         claim,
@@ -309,9 +345,7 @@ pub(super) fn modules(case: &Case, claim: Claim) -> Option<Claim> {
 pub(super) fn keys(case: &Case, claim: Claim) -> Option<Claim> {
     let questions = open(case)?;
     let bad = ibgda::without_keys(case);
-    let told = ["driver-key-missing", "driver-key-not-active"]
-        .iter()
-        .any(|cause| case.preflight_says(cause) == Some(true));
+    let told = fact(case, &["driver-key-missing", "driver-key-not-active"]);
     evidence_or_hypothesis(
         case,
         claim,
@@ -328,7 +362,7 @@ fn evidence_or_hypothesis(
     case: &Case,
     mut claim: Claim,
     questions: &Questions,
-    (bad, told): (Option<Vec<String>>, bool),
+    (bad, told): (Option<Vec<String>>, Option<String>),
     [what, by]: [&str; 2],
 ) -> Option<Claim> {
     let later = questions.when.answer == When::Later;
@@ -339,9 +373,10 @@ fn evidence_or_hypothesis(
         claim.subject = Some(nodes.join(", "));
         return Some(claim);
     }
-    if told {
+    // What dispatches went well without is not what stopped one.
+    if let Some(told) = told.filter(|_| !later) {
         claim.because = format!(
-            "{what} on the node whose facts were given, and a dispatch between nodes waited in vain."
+            "{what} on the node whose facts were given ({told}), and a dispatch between nodes waited in vain."
         );
         claim.subject = case.facts.as_ref().and_then(|facts| facts.node.value().cloned());
         return Some(claim);

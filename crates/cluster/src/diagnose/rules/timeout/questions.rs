@@ -69,6 +69,8 @@ pub enum When {
     Unknown,
     /// In the first dispatch of the run.
     First,
+    /// Soon after NVSHMEM's start, and no dispatch is shown to have gone well: it may be the first.
+    Start,
     /// After dispatches that went well.
     Later,
 }
@@ -90,6 +92,8 @@ pub struct Questions {
     pub reached: Asked<Reached>,
     /// Inside a node or between nodes?
     pub frame: Asked<Frame>,
+    /// The only frame of a call is one inside a node, and the message is one between nodes.
+    pub frames_differ: bool,
     /// Did the transport warn before? The ids of the signals.
     pub transport: Asked<Vec<&'static str>>,
     /// All devices of a rank skipped, or some?
@@ -127,6 +131,7 @@ impl Questions {
         Some(Self {
             reached: reached(case, first),
             frame: frame(case, first),
+            frames_differ: frames_differ(case),
             transport: transport(case, first),
             devices: devices(case),
             when: when(case, first),
@@ -157,6 +162,10 @@ impl Questions {
             Reached::Failed(text) => format!("no: a rank had failed before ({text})"),
         };
         let frame = match self.frame.answer {
+            _ if self.frames_differ => {
+                "these logs contradict themselves: the message is one of calls between nodes, and the frame one of calls inside a node"
+                    .to_owned()
+            }
             Frame::Unknown => unknown(),
             Frame::IntraNode => "inside a node, over NVLink".to_owned(),
             Frame::InterNode => "between nodes".to_owned(),
@@ -174,6 +183,10 @@ impl Questions {
         let when = match self.when.answer {
             When::Unknown => unknown(),
             When::First => "in the first one".to_owned(),
+            When::Start => {
+                "not in these logs: soon after NVSHMEM's start, and none is shown to have gone well"
+                    .to_owned()
+            }
             When::Later => "later: dispatches went well before".to_owned(),
         };
         let counts = match &self.counts.answer {
@@ -363,6 +376,14 @@ fn reached(case: &Case, first: &Event) -> Asked<Reached> {
     Asked::default()
 }
 
+/// Whether the frames that are shown are all of calls inside a node, with no other sign than the message that it was between nodes.
+fn frames_differ(case: &Case) -> bool {
+    case.has_any(&["dispatch-timeout", "recv-counters-unset"])
+        && case.has("intranode-frame")
+        && !case.has_any(&["internode-frame", "low-latency-frame"])
+        && kernel::silent(case).is_none()
+}
+
 fn frame(case: &Case, first: &Event) -> Asked<Frame> {
     let by = |signal: &str| case.first(signal).map(|event| event.place);
     let of = |answer, signal| Asked { answer, evidence: by(signal).into_iter().collect() };
@@ -475,7 +496,7 @@ fn when(case: &Case, first: &Event) -> Asked<When> {
         first.place.file == event.place.file && first.place.line.saturating_sub(event.place.line) < 40
     };
     if let Some(event) = banner.filter(close) {
-        return at(When::First, event);
+        return at(When::Start, event);
     }
     Asked::default()
 }
