@@ -192,6 +192,10 @@ pub(super) struct Part {
     pub(super) year: Option<i64>,
     /// What should be said of its reading.
     pub(super) notes: Vec<String>,
+    /// Not all of it was read.
+    pub(super) incomplete: bool,
+    /// It has lines that are not blank.
+    pub(super) text: bool,
 }
 
 impl Part {
@@ -216,6 +220,8 @@ pub(super) struct Assembly {
     /// Context of all files.
     pub(super) context: Context,
     year: Option<i64>,
+    /// A file has lines that are not blank.
+    text: bool,
     /// Files with ranks within nodes, until something says how many a node has.
     waiting: Vec<(Part, bool)>,
 }
@@ -229,6 +235,8 @@ impl Assembly {
         self.case.nodes_seen.append(&mut part.nodes);
         self.case.files.push(std::mem::take(&mut part.name));
         self.case.notes.append(&mut part.notes);
+        self.case.incomplete |= part.incomplete;
+        self.text |= part.text;
         self.year = self.year.or(part.year);
         self.context.add(std::mem::take(&mut part.context));
         // A later file may say how many ranks a node has.
@@ -285,6 +293,11 @@ impl Assembly {
         }
     }
 
+    /// Part of what was given could not be read.
+    pub(super) fn missed(&mut self) {
+        self.case.incomplete = true;
+    }
+
     /// A note about the reading as a whole.
     pub(super) fn note(&mut self, note: String) {
         self.case.notes.push(note);
@@ -331,6 +344,7 @@ impl Assembly {
             }
         }
         self.case.events = events.into_iter().map(|(_, event)| event).collect();
+        self.case.incomplete |= !self.text;
         self.case.world = self.context.world();
         self.case.per_node = self.context.per_node();
         (self.case, self.context)

@@ -21,7 +21,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["DUE TO TIME LIMIT", "TIMEOUT", "Reason=TimeLimit"],
         r"DUE TO TIME LIMIT|^sacct job=(?P<job>\S+).* state=TIMEOUT\b|\bJobState=TIMEOUT\b|^State: TIMEOUT\b|Reason=TimeLimit\b",
     ),
-    line("sacct-failed", Role::Follower, &["sacct job="], r"^sacct job=.* state=FAILED\b"),
+    line(
+        "sacct-failed",
+        Role::Follower,
+        &["sacct job="],
+        r"^sacct job=.* state=(?:FAILED|BOOT_FAIL|DEADLINE|PREEMPTED)\b",
+    ),
     // What tools that run jobs say of a job: that it failed, not why.
     line(
         "job-failed",
