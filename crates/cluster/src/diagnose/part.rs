@@ -52,6 +52,14 @@ pub(super) struct Count {
     ends: BTreeMap<Writer, Draft>,
 }
 
+/// Where and when a line was written.
+pub(super) struct At<'a> {
+    pub(super) place: Place,
+    pub(super) node: Option<&'a Arc<str>>,
+    pub(super) time: Option<f64>,
+    pub(super) clock: u8,
+}
+
 /// A line that may be the last of its kind.
 #[derive(Debug)]
 pub(super) struct Last {
@@ -86,7 +94,7 @@ impl Count {
     }
 
     /// Notes the line as the last so far. What is kept of it becomes an event when the file ends.
-    pub(super) fn last(&mut self, writer: Writer, text: &str, like: &Event) {
+    pub(super) fn last(&mut self, writer: Writer, text: &str, like: &At<'_>) {
         let room = self.last.len() < RANKS;
         let last = match self.last.entry(writer) {
             Entry::Occupied(known) => known.into_mut(),
@@ -102,7 +110,9 @@ impl Count {
         }
         last.text.push_str(&text[..end]);
         last.place = like.place;
-        last.node.clone_from(&like.node);
+        if last.node.as_ref() != like.node {
+            last.node = like.node.cloned();
+        }
         last.time = like.time;
         last.clock = like.clock;
     }

@@ -435,6 +435,11 @@ impl Source {
                 continue;
             }
             let count = self.part.counts.entry(hit).or_default();
+            if !count.line(writer, node, seconds) {
+                // Beyond the bound only the last counts: no event is made of the others.
+                count.last(writer, &line, &super::part::At { place, node, time: seconds, clock });
+                continue;
+            }
             let mut event = Event {
                 signal: signal.id,
                 role: signal.role,
@@ -446,10 +451,6 @@ impl Source {
                 fields: Vec::new(),
                 text: String::new(),
             };
-            if !count.line(writer, node, seconds) {
-                count.last(writer, &line, &event);
-                continue;
-            }
             self.scanner.confirm(hit, &line, Some(&mut event.fields));
             event.text = scan::shorten(line.trim(), scan::TEXT);
             count.keep(Draft { event, writer });

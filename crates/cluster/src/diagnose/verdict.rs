@@ -349,17 +349,16 @@ fn evidence(case: &Case, claim: &Claim) -> Vec<Line> {
 
 /// Pods that failed and that no finding is about: a table or list of them tells no order, so that none comes after another.
 fn other_pods<'a>(case: &'a Case, findings: &[Claim]) -> Vec<&'a Event> {
-    let name = |event: &Event| -> Option<String> {
-        let mut parts = event.text.split_whitespace().nth(1)?.split('/');
+    let name = |text: &str| -> Option<String> {
+        let mut parts = text.split_whitespace().nth(1)?.split('/');
         let (_, pod) = (parts.next()?, parts.next()?);
         Some(pod.to_owned())
     };
     let told: BTreeSet<String> = findings
         .iter()
-        .flat_map(|claim| &claim.evidence)
-        .flat_map(|place| case.events.iter().filter(move |event| event.place == *place))
-        .filter(|event| event.signal != "kube-pod-failed" && event.text.starts_with("kube-"))
-        .filter_map(name)
+        .flat_map(|claim| evidence(case, claim))
+        .filter(|line| line.text.starts_with("kube-"))
+        .filter_map(|line| name(&line.text))
         .chain(
             findings
                 .iter()
@@ -370,7 +369,7 @@ fn other_pods<'a>(case: &'a Case, findings: &[Claim]) -> Vec<&'a Event> {
         return Vec::new();
     }
     case.events("kube-pod-failed")
-        .filter(|event| name(event).is_some_and(|pod| !told.contains(&pod)))
+        .filter(|event| name(&event.text).is_some_and(|pod| !told.contains(&pod)))
         .collect()
 }
 

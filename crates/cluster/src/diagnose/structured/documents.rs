@@ -176,7 +176,10 @@ impl Writer<'_> {
     }
 
     fn object(&mut self, object: &Object, kind: &str) {
-        let Some(name) = object.metadata.as_ref().and_then(|meta| meta.name.as_ref()) else { return };
+        let named = object.metadata.as_ref().and_then(|meta| meta.name.as_ref());
+        // An event is about something else, whose name it has as well.
+        let about = object.about.as_ref().and_then(|about| about.name.as_ref()).filter(|_| kind == "Event");
+        let Some(name) = named.or(about) else { return };
         if let Some(at) = self.json.get(self.from..).and_then(|rest| rest.find(&format!("\"{name}\""))) {
             self.from += at;
         }

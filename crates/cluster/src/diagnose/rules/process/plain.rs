@@ -134,6 +134,13 @@ fn ecc(case: &Case, claim: Claim) -> Option<Claim> {
 }
 
 fn program_fault(case: &Case, claim: Claim) -> Option<Claim> {
+    // 43, 45 and the like follow a fault or a program that was ended.
+    let fault = |event: &&crate::diagnose::Event| {
+        event.number("xid").is_some_and(|xid| [13, 31, 68, 69].contains(&xid))
+    };
+    if !case.events("xid-of-program").any(|event| fault(&event)) {
+        return None;
+    }
     // Kernel logs keep what happened to other jobs.
     if case.events.iter().any(whole_run) {
         return None;
