@@ -135,3 +135,44 @@ fn invisible_characters_do_not_reach_the_terminal() {
     let shown = diagnose::text(&one("[rank1]: KeyError: 'a\u{202e}b\u{2066}c\u{200b}d'\n"));
     assert!(shown.contains("'abcd'"), "{shown}");
 }
+
+#[test]
+fn own_errors_that_name_no_cause_are_failures() {
+    for (text, field) in [
+        ("no device 3: 2 visible, numbered from 0; look at CUDA_VISIBLE_DEVICES", None),
+        ("dispatch.cu does not compile for sm_90a with NVRTC 12.4 (code 6):", None),
+        (
+            "rank 2 was refused by rank 0 at 10.0.0.1:29400: world size 8, not 16",
+            Some(("own-join-refused", "rank", "2")),
+        ),
+        ("the ranks do not agree on who runs where: rank 3 says 2 nodes", None),
+        (
+            "rank 3 (host n1) failed during barrier \"start\": out of memory",
+            Some(("own-peer-failed", "rank", "3")),
+        ),
+        (
+            "rank 5 cannot map the memory of rank 1: CUDA error 217; `nvidia-smi topo -p2p rw` shows",
+            Some(("own-rank-refused", "peer", "1")),
+        ),
+        (
+            "hidden size 100: it must be a multiple of 128 between 128 and 16384 (rows are moved in units of 16 bytes)",
+            None,
+        ),
+        (
+            "ranks 1 (host a) and 9 (host b) do not share memory: the CPU backend joins ranks of one machine",
+            None,
+        ),
+    ] {
+        let text = format!("error: {text}\n");
+        let case = diagnose::read_texts(&[("run.log", &text)]);
+        assert_ne!(diagnose::conclude(&case).outcome, Outcome::NothingFound, "{text}");
+        assert!(case.first_failure().is_some(), "{text}");
+        if let Some((signal, name, value)) = field {
+            assert_eq!(case.first(signal).and_then(|event| event.field(name)), Some(value), "{text}");
+        }
+    }
+    let differ = one(
+        "error: ranks disagree about hidden size: rank 0 has 7168, rank 4 has 4096; every rank must build with the same settings\n",
+    );
+    assert_eq!(differ.findings[0].cause, "expertrail-calls-differ");
+}

@@ -119,7 +119,43 @@ pub(super) const RULES: &[Rule] = &[
         refine: Some(refused),
         ..RULE
     },
+    Rule {
+        cause: "nic-errors",
+        any: &["nic-health-lost", "link-went-down"],
+        confidence: Confidence::Likely,
+        because: "a NIC or its link failed on a node: the kernel or a library of communication says so",
+        rules_out: &["a link that is only slow is not reported as down"],
+        refine: Some(slows),
+        ..RULE
+    },
+    Rule {
+        cause: "host-memory-fault",
+        needs: &["host-memory-error"],
+        confidence: Confidence::Likely,
+        because: "a host's memory has an error that could not be corrected",
+        rules_out: &["errors that were corrected are counted as CE"],
+        refine: Some(slows),
+        ..RULE
+    },
 ];
+
+/// Whether a run fell over it no such line tells: it is said beside what else is found.
+fn slows(case: &Case, mut claim: Claim) -> Option<Claim> {
+    claim.caution = true;
+    let at_fault =
+        claim.evidence.first().and_then(|&place| super::story::at(case, place)).and_then(|event| {
+            let device = event.field("device").map(|device| device.trim_end_matches(':'));
+            match (device, event.node.as_deref()) {
+                (Some(device), Some(node)) => Some(format!("{device} of {node}")),
+                (Some(device), None) => Some(device.to_owned()),
+                (None, node) => node.map(str::to_owned),
+            }
+        });
+    Some(match at_fault {
+        Some(at_fault) => claim.about(at_fault),
+        None => claim,
+    })
+}
 
 fn ecc(case: &Case, claim: Claim) -> Option<Claim> {
     let event = case.first("gpu-ecc-error")?;
