@@ -121,7 +121,7 @@ fn host(event: &Event) -> Option<&str> {
 /// A node that is not ready, as the only thing that is known.
 fn not_ready(mut claim: Claim, state: &Event) -> Claim {
     claim.confidence = Confidence::Possible;
-    claim.because = "a node is not ready, and nothing shows whether the job ran on it".to_owned();
+    claim.because = "a node is not ready, and nothing shows whether the job ran on it".into();
     claim.rules_out.clear();
     claim.evidence = vec![state.place];
     claim.subject = host(state).map(str::to_owned);
