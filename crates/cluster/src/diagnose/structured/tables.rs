@@ -126,9 +126,6 @@ fn headless_account(line: &str, number: u64) -> Option<Vec<State>> {
 
 /// A row of `kubectl get pods` without its header.
 fn headless(line: &str, number: u64) -> Option<Vec<State>> {
-    if let Some(states) = headless_account(line, number) {
-        return Some(states);
-    }
     const STATUSES: [&str; 24] = [
         "Running",
         "Pending",
@@ -155,6 +152,9 @@ fn headless(line: &str, number: u64) -> Option<Vec<State>> {
         "NodeLost",
         "SchedulingGated",
     ];
+    if let Some(states) = headless_account(line, number) {
+        return Some(states);
+    }
     if !may_be_pod(line.as_bytes()) {
         return None;
     }

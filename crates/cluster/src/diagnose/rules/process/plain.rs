@@ -142,19 +142,14 @@ pub(super) const RULES: &[Rule] = &[
 /// Whether a run fell over it no such line tells: it is said beside what else is found.
 fn slows(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.caution = true;
-    let at_fault =
-        claim.evidence.first().and_then(|&place| super::story::at(case, place)).and_then(|event| {
-            let device = event.field("device").map(|device| device.trim_end_matches(':'));
-            match (device, event.node.as_deref()) {
-                (Some(device), Some(node)) => Some(format!("{device} of {node}")),
-                (Some(device), None) => Some(device.to_owned()),
-                (None, node) => node.map(str::to_owned),
-            }
-        });
-    Some(match at_fault {
-        Some(at_fault) => claim.about(at_fault),
-        None => claim,
-    })
+    let event = claim.evidence.first().and_then(|&place| super::story::at(case, place))?;
+    let device = event.field("device").map(|device| device.trim_end_matches(':'));
+    claim.subject = match (device, event.node.as_deref()) {
+        (Some(device), Some(node)) => Some(format!("{device} of {node}")),
+        (Some(device), None) => Some(device.to_owned()),
+        (None, node) => node.map(str::to_owned),
+    };
+    Some(claim)
 }
 
 fn ecc(case: &Case, claim: Claim) -> Option<Claim> {
