@@ -25,7 +25,7 @@ pub(super) const PRINTENV: u32 = 32;
 
 /// Literals beside those of signals, and what they may mean.
 pub(super) const MARKS: &[(u32, &[&str])] = &[
-    (OWN_RANK, &["[rank ", "[Rank ", "lobal rank: ", "lobal rank ", "rank = ", ", RDMA: "]),
+    (OWN_RANK, &["[rank", "[rank ", "[Rank ", "lobal rank: ", "lobal rank ", "rank = ", ", RDMA: "]),
     (INNER, &["[rank", "[default", "]<stdout>", "]<stderr>"]),
     (VARIABLE, STARTS),
     (VARIABLE, &["value:", "ulimit -l"]),

@@ -76,6 +76,9 @@ pub struct Event {
     pub text: String,
 }
 
+/// Seconds.
+const HALF_A_DAY: f64 = 43_200.0;
+
 impl Event {
     /// The text of the pattern's group `name`.
     pub fn field(&self, name: &str) -> Option<&str> {
@@ -95,6 +98,15 @@ impl Event {
     /// Whether this came before `other`: by time where both have one of the same clock, else by place where both are in one file.
     pub fn before(&self, other: &Self) -> Option<bool> {
         match (self.time, other.time) {
+            // Of times of day that far apart in two files, one may be after midnight.
+            (Some(mine), Some(theirs))
+                if self.clock == 1
+                    && other.clock == 1
+                    && self.place.file != other.place.file
+                    && (mine - theirs).abs() > HALF_A_DAY =>
+            {
+                None
+            }
             (Some(mine), Some(theirs)) if self.clock == other.clock && mine != theirs => Some(mine < theirs),
             (Some(mine), Some(theirs)) if self.dated() && other.dated() && (mine - theirs).abs() > ZONES => {
                 Some(mine < theirs)

@@ -38,7 +38,7 @@ pub(super) fn other_run(case: &Case, bad: Place, good: Place) -> bool {
 }
 
 /// Errors that a script prints and goes on from: nothing that comes later takes them back.
-const SWALLOWED: &str = "guide-section-error";
+const SWALLOWED: [&str; 2] = ["guide-section-error", "nccl-tests-wrong"];
 
 /// What a line says that was the last one of its process.
 const LAST_WORDS: [&str; 10] = [
@@ -113,7 +113,7 @@ impl Healed {
             .events
             .iter()
             .filter(|event| {
-                event.signal == SWALLOWED
+                SWALLOWED.contains(&event.signal)
                     || (ends_a_process(event)
                         && healed.line(event).is_some_and(|until| !rank_lived_on(case, event, until)))
             })

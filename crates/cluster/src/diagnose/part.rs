@@ -52,6 +52,14 @@ pub(super) struct Count {
     ends: BTreeMap<Writer, Draft>,
 }
 
+/// Where and when a line was written.
+pub(super) struct At<'a> {
+    pub(super) place: Place,
+    pub(super) node: Option<&'a Arc<str>>,
+    pub(super) time: Option<f64>,
+    pub(super) clock: u8,
+}
+
 /// A line that may be the last of its kind.
 #[derive(Debug)]
 pub(super) struct Last {
@@ -86,7 +94,7 @@ impl Count {
     }
 
     /// Notes the line as the last so far. What is kept of it becomes an event when the file ends.
-    pub(super) fn last(&mut self, writer: Writer, text: &str, like: &Event) {
+    pub(super) fn last(&mut self, writer: Writer, text: &str, like: &At<'_>) {
         let room = self.last.len() < RANKS;
         let last = match self.last.entry(writer) {
             Entry::Occupied(known) => known.into_mut(),
@@ -102,7 +110,9 @@ impl Count {
         }
         last.text.push_str(&text[..end]);
         last.place = like.place;
-        last.node.clone_from(&like.node);
+        if last.node.as_ref() != like.node {
+            last.node = like.node.cloned();
+        }
         last.time = like.time;
         last.clock = like.clock;
     }
@@ -194,6 +204,10 @@ pub(super) struct Part {
     pub(super) year: Option<i64>,
     /// What should be said of its reading.
     pub(super) notes: Vec<String>,
+    /// Not all of it was read.
+    pub(super) incomplete: bool,
+    /// It has lines that are not blank.
+    pub(super) text: bool,
 }
 
 impl Part {
@@ -218,6 +232,8 @@ pub(super) struct Assembly {
     /// Context of all files.
     pub(super) context: Context,
     year: Option<i64>,
+    /// A file has lines that are not blank.
+    text: bool,
     /// Files with ranks within nodes, until something says how many a node has.
     waiting: Vec<(Part, bool)>,
 }
@@ -232,6 +248,8 @@ impl Assembly {
         self.case.pods |= part.pods;
         self.case.files.push(std::mem::take(&mut part.name));
         self.case.notes.append(&mut part.notes);
+        self.case.incomplete |= part.incomplete;
+        self.text |= part.text;
         self.year = self.year.or(part.year);
         self.context.add(std::mem::take(&mut part.context));
         // A later file may say how many ranks a node has.
@@ -288,6 +306,11 @@ impl Assembly {
         }
     }
 
+    /// Part of what was given could not be read.
+    pub(super) fn missed(&mut self) {
+        self.case.incomplete = true;
+    }
+
     /// A note about the reading as a whole.
     pub(super) fn note(&mut self, note: String) {
         self.case.notes.push(note);
@@ -334,6 +357,7 @@ impl Assembly {
             }
         }
         self.case.events = events.into_iter().map(|(_, event)| event).collect();
+        self.case.incomplete |= !self.text;
         self.case.world = self.context.world();
         self.case.per_node = self.context.per_node();
         (self.case, self.context)

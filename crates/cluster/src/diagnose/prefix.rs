@@ -104,6 +104,14 @@ fn bracket<'a>(text: &'a [u8], found: &mut Prefix<'a>) -> Option<usize> {
     let inside = &text[1..close];
     let next = text.get(close + 1).copied().unwrap_or(b' ');
     if next == b':' {
+        // A number that is none of a rank: who wrote it is not known, that it is a prefix is.
+        let told = inside.strip_prefix(b"rank").unwrap_or_default();
+        if number(told).is_none()
+            && told.iter().any(u8::is_ascii_digit)
+            && told.iter().all(|c| c.is_ascii_digit() || *c == b'-')
+        {
+            return Some(close + 2);
+        }
         if let Some(rank) = inside.strip_prefix(b"rank").and_then(number) {
             found.rank = Some(rank);
             return Some(close + 2);
@@ -396,6 +404,63 @@ impl Habits {
     }
 }
 
+/// What a logger of Python writes before its message of an error: `ERROR 11-29 12:00:00 [core.py:842] `, `ERROR worker.py:33 -- [rank5] `,
+/// `ERROR `. The end is 0 where there is none.
+pub(super) fn logger(line: &[u8]) -> Prefix<'_> {
+    let mut found = Prefix::default();
+    let Some(level) =
+        [&b"ERROR"[..], b"CRITICAL", b"FATAL"].into_iter().find(|level| line.starts_with(level))
+    else {
+        return found;
+    };
+    let mut at = level.len();
+    if !matches!(line.get(at), Some(b' ' | b':')) {
+        return found;
+    }
+    // The blanks of a frame of a traceback are its own: one blank parts the words here.
+    for _ in 0..LIMIT {
+        let rest = &line[at..];
+        if rest.starts_with(b":") || rest.starts_with(b"-") {
+            at += 1;
+            continue;
+        }
+        if rest.starts_with(b" ") && !rest.starts_with(b"  ") {
+            at += 1;
+            continue;
+        }
+        let Some(taken) = logged(rest, &mut found).filter(|taken| *taken > 0) else { break };
+        at += taken;
+    }
+    if line[at..].starts_with(b"   ") {
+        at += 1;
+    }
+    found.end = at;
+    found
+}
+
+/// A word of a logger: a time, `[file.py:12]`, `file.py:12`, `[rank5]`.
+fn logged<'a>(text: &'a [u8], found: &mut Prefix<'a>) -> Option<usize> {
+    let source = |word: &[u8]| {
+        memchr(b':', word).is_some_and(|colon| {
+            word[..colon].ends_with(b".py") && word[colon + 1..].iter().all(u8::is_ascii_digit)
+        })
+    };
+    if text.first() == Some(&b'[') {
+        let close = memchr(b']', &text[..text.len().min(200)])?;
+        let inside = &text[1..close];
+        if let Some(rank) = inside.strip_prefix(b"rank").and_then(number) {
+            found.rank = Some(rank);
+            return Some(close + 1);
+        }
+        return (source(inside) || time::parse(inside).is_some()).then_some(close + 1);
+    }
+    if let Some((_, taken)) = time::parse(text) {
+        return Some(taken);
+    }
+    let word = &text[..memchr(b' ', text)?];
+    source(word).then_some(word.len())
+}
+
 /// The rank that a line names as its own, where no prefix does.
 pub(super) fn own_rank(line: &[u8]) -> Option<u32> {
     const WORDS: [&[u8]; 5] = [b"[rank ", b"[Rank ", b"lobal rank: ", b"lobal rank ", b"rank = "];
@@ -403,7 +468,13 @@ pub(super) fn own_rank(line: &[u8]) -> Option<u32> {
         let at = memchr::memmem::find(line, word)?;
         after(&line[at..], word)
     });
-    named.or_else(|| {
+    // `ERROR worker.py:33 -- [rank5] ` of a logger.
+    let logged = || {
+        let at = memchr::memmem::find(&line[..line.len().min(160)], b"[rank")?;
+        let close = memchr(b']', &line[at..])?;
+        (line.get(at + close + 1) == Some(&b' ')).then(|| number(&line[at + 5..at + close])).flatten()
+    };
+    named.or_else(logged).or_else(|| {
         // The kernels of DeepEP count by node and GPU of eight (NUM_MAX_NVL_PEERS).
         let at = memchr::memmem::find(line, b", RDMA: ")?;
         let node = after(&line[at..], b", RDMA: ")?;

@@ -65,6 +65,19 @@ const HEAD: usize = 256 << 10;
 /// Bytes of a text in memory that is kept for its figures.
 const AGAIN: usize = 16 << 20;
 
+/// What is said of programs, cores and images: they are no logs, and nothing is missed with them.
+const NO_TEXT: &str = "no text, not read";
+
+/// How the files of programs that pack start, and what unpacks them. `.gz` is unpacked here.
+const PACKED: [(&[u8], &str); 6] = [
+    (b"\xfd7zXZ\0", "packed by xz, not read: unpack it first (`xz -dk FILE`)"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd, not read: unpack it first (`zstd -dk FILE`)"),
+    (b"BZh", "packed by bzip2, not read: unpack it first (`bzip2 -dk FILE`)"),
+    (b"\x04\x22\x4d\x18", "packed by lz4, not read: unpack it first (`lz4 -dk FILE`)"),
+    (b"PK\x03\x04", "a zip archive, not read: unpack it first (`unzip FILE`)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive, not read: unpack it first (`7z x FILE`)"),
+];
+
 /// A file that could not be read, and why.
 type Failed = (String, String);
 
@@ -113,6 +126,9 @@ pub fn read(inputs: Vec<Input>, evidence: Evidence) -> Result<Case, ReadError> {
     let again: Vec<(String, Again)> = work.iter().map(Opened::again).collect();
     let mut assembly = Assembly::default();
     let failed = scan(work, &mut assembly);
+    if failed.0.iter().any(|reason| !reason.ends_with(NO_TEXT)) {
+        assembly.missed();
+    }
     if failed.1 == 0 {
         return Err(ReadError::Nothing(failed.0.into_iter().chain(notes).collect()));
     }
@@ -140,7 +156,7 @@ pub fn states(name: &str, bytes: &[u8]) -> Vec<(u64, String)> {
     let mut source = Source::new(0, name.to_owned(), &bytes[..bytes.len().min(64 << 10)]);
     source.told = Some(Vec::new());
     // Reading from memory does not fail.
-    let _ = lines::each(&mut &*bytes, |line, number| source.line(line, number));
+    let _ = lines::each(&mut &*bytes, &mut None, |line, number| source.line(line, number));
     source.finish();
     source.told.unwrap_or_default()
 }
@@ -252,14 +268,30 @@ fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, Faile
         Err(error) => return Err((name, error.to_string())),
     };
     let empty = head.is_empty();
+    if let Some((_, reason)) = PACKED.iter().find(|(start, _)| head.starts_with(start)) {
+        return Err((name, (*reason).to_owned()));
+    }
+    if program(head) {
+        return Err((name, NO_TEXT.to_owned()));
+    }
     if binary(head) {
-        return Err((name, "no text, not read".to_owned()));
+        return Err((name, "no text, so not read as a log".to_owned()));
     }
     let mut source = Source::new(index, name, &head[..head.len().min(64 << 10)]);
-    let result = lines::each(&mut input, |line, number| source.line(line, number));
+    let mut cut = None;
+    let result = lines::each(&mut input, &mut cut, |line, number| source.line(line, number));
     source.finish();
     let mut part = source.part;
+    if let Some(line) = cut {
+        part.incomplete = true;
+        part.notes.push(format!(
+            "{}:{line}: a document of more than {} MiB in one line, read up to there only: give `kubectl get` a namespace or a selector, or print it over several lines (`jq . FILE`)",
+            part.name,
+            lines::DOCUMENT >> 20
+        ));
+    }
     if let Err(error) = result {
+        part.incomplete = true;
         part.notes.push(format!("{}: {error}; what was read before that counts", part.name));
     }
     if empty {
@@ -268,14 +300,21 @@ fn text(mut input: impl BufRead, name: String, index: u32) -> Result<Part, Faile
     Ok(part)
 }
 
-/// Whether a file that starts so is no text: a program, a core, an image. Logs may hold a few bytes of anything.
+/// Whether a file that starts so is a program or a core.
+fn program(head: &[u8]) -> bool {
+    head.starts_with(b"\x7fELF")
+}
+
+/// Whether a file that starts so is no text: an image, packed or random data. Logs may hold a few bytes of anything, and text in any one-byte
+/// code, which has no control characters.
 fn binary(head: &[u8]) -> bool {
     let head = &head[..head.len().min(8192)];
     let odd = head
         .iter()
         .filter(|byte| **byte == 0 || (**byte < 0x20 && !b"\t\n\r\x1b\x08\x0c\x07".contains(byte)))
         .count();
-    head.starts_with(b"\x7fELF") || (head.len() >= 512 && odd * 10 > head.len() * 3)
+    let broken: usize = head.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
+    head.len() >= 512 && (odd * 10 > head.len() * 3 || (odd * 50 > head.len() && broken * 5 > head.len()))
 }
 
 /// Files that were found.

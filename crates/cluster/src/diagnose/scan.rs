@@ -14,6 +14,8 @@ pub(super) struct Compiled {
     /// The signal.
     pub(super) signal: &'static Signal,
     pattern: Option<Regex>,
+    /// Two of its numbers must be the same.
+    counted: bool,
 }
 
 /// Who wants a literal.
@@ -75,7 +77,7 @@ impl Scanner {
                 None => None,
             };
             let number = compiled.len() as u16;
-            compiled.push(Compiled { signal, pattern });
+            compiled.push(Compiled { signal, pattern, counted: signal.id == "iterations-done" });
             for text in signal.any.iter().filter(|text| !text.is_empty()) {
                 add(text, Owner::Signal(number));
             }
@@ -135,7 +137,10 @@ impl Scanner {
     ) -> bool {
         let compiled = &self.signals[usize::from(number)];
         let Some(pattern) = &compiled.pattern else { return true };
-        let counted = compiled.signal.id == "iterations-done";
+        let counted = compiled.counted;
+        if counted && !twice(line) {
+            return false;
+        }
         if fields.is_none() && !counted {
             return pattern.is_match(line);
         }
@@ -158,6 +163,26 @@ impl Scanner {
         }
         true
     }
+}
+
+/// Whether the same number stands on both sides of a `/` or an `of`, as in the last of some steps: most lines are of others, and finding that
+/// out with groups is dear.
+fn twice(line: &str) -> bool {
+    let same = |before: &str, after: &str| {
+        let before = before.trim_end();
+        let digits = before.bytes().rev().take_while(u8::is_ascii_digit).count();
+        let number = &before[before.len() - digits..];
+        let after = after.trim_start();
+        digits > 0
+            && after.bytes().take_while(u8::is_ascii_digit).count() == digits
+            && after.starts_with(number)
+    };
+    memchr::memchr_iter(b'/', line.as_bytes()).any(|at| same(&line[..at], &line[at + 1..]))
+        || line
+            .match_indices("of")
+            .chain(line.match_indices("OF"))
+            .chain(line.match_indices("Of"))
+            .any(|(at, _)| same(&line[..at], &line[at + 2..]))
 }
 
 /// Most bytes of a line that an event keeps.

@@ -23,6 +23,8 @@ const UNRAISED: [&[u8]; 3] =
     [b"Exception ignored ", b"--- Logging error ---", b"Error in atexit._run_exitfuncs"];
 /// Lines that the block of an ignored exception spans at most, with lines of other writers between.
 const IGNORED_LINES: u64 = 48;
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 24.0 * HOUR;
 /// Writers of whom such a block is open at a time.
 const IGNORED_WRITERS: usize = 4096;
 
@@ -52,6 +54,8 @@ pub(super) struct Source {
     depth: u8,
     /// Time of a line that a traceback goes on from, and whose traceback it is.
     carry: Option<(Stamp, Writer)>,
+    /// Seconds of the days that have passed since the first time of day, and the last time of day, with them.
+    day: (f64, f64),
     /// Writers of whom Python just ignored an exception, and the line that says so.
     ignored: Vec<(Writer, u64)>,
     /// A document that may be one of Kubernetes.
@@ -71,6 +75,42 @@ struct Open {
     text: Vec<u8>,
     /// Line of its start.
     first: u64,
+    balance: Balance,
+}
+
+impl Open {
+    fn add(&mut self, raw: &[u8]) {
+        self.text.extend_from_slice(raw);
+        self.text.push(b'\n');
+        self.balance.read(raw);
+    }
+}
+
+/// Brackets of JSON that are open.
+#[derive(Default)]
+struct Balance {
+    depth: i64,
+    quoted: bool,
+    escaped: bool,
+}
+
+impl Balance {
+    fn read(&mut self, text: &[u8]) {
+        for byte in text {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.quoted => self.escaped = true,
+                b'"' => self.quoted = !self.quoted,
+                b'{' | b'[' if !self.quoted => self.depth += 1,
+                b'}' | b']' if !self.quoted => self.depth -= 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn closed(&self) -> bool {
+        self.depth <= 0 && !self.quoted
+    }
 }
 
 /// Seconds between the last line with a time and this one, which says when a job was ended.
@@ -113,6 +153,7 @@ impl Source {
             last: None,
             depth: 0,
             carry: None,
+            day: (0.0, f64::NEG_INFINITY),
             ignored: Vec::new(),
             open: None,
             tables: Tables::default(),
@@ -122,6 +163,11 @@ impl Source {
             told: None,
         };
         source.named = source.of_name();
+        if let Some(rank) = source.named.rank
+            && source.habits_deny(rank, head)
+        {
+            source.named.rank = None;
+        }
         source
     }
 
@@ -140,6 +186,25 @@ impl Source {
         origin
     }
 
+    /// Whether lines at the start of the file are by other ranks, or by pods of several names, and none by the rank that its name seems to say.
+    fn habits_deny(&self, rank: u32, head: &[u8]) -> bool {
+        let (mut other, mut pods) = (false, Vec::new());
+        for line in head.split(|byte| *byte == b'\n').take(400) {
+            let prefix = prefix::strip(line, self.habits);
+            match prefix.rank.or_else(|| prefix::own_rank(&line[prefix.end..])) {
+                Some(known) if known == rank => return false,
+                Some(_) => other = true,
+                None => {}
+            }
+            if line.starts_with(b"[pod/")
+                && let Some(pod) = prefix.node.filter(|pod| !pods.contains(pod))
+            {
+                pods.push(pod);
+            }
+        }
+        other || pods.len() > 1
+    }
+
     pub(super) fn intern(&mut self, name: &[u8]) -> Arc<str> {
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
@@ -155,6 +220,7 @@ impl Source {
     /// A line of the file, without its line end.
     pub(super) fn line(&mut self, raw: &[u8], number: u64) {
         let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
+        self.part.text = self.part.text || !raw.trim_ascii().is_empty();
         if self.document(raw, number) || self.state_lines(raw, number) {
             return;
         }
@@ -164,7 +230,7 @@ impl Source {
     /// The file is at its end.
     pub(super) fn finish(&mut self) {
         if let Some(open) = self.open.take() {
-            self.replay(&open);
+            self.close(&open, false);
         }
         let states = self.describe.finish();
         self.states(states, 0);
@@ -173,45 +239,67 @@ impl Source {
     /// A line of a document of Kubernetes is kept until the document ends; whether it was one.
     fn document(&mut self, raw: &[u8], number: u64) -> bool {
         if let Some(open) = &mut self.open {
-            open.text.extend_from_slice(raw);
-            open.text.push(b'\n');
-            let ended = raw.trim_ascii_end() == b"}";
+            open.add(raw);
+            let ended = open.balance.closed() || raw.trim_ascii_end() == b"}";
             if !ended && open.text.len() <= lines::DOCUMENT {
                 return true;
             }
             if let Some(open) = self.open.take() {
-                let states = ended
-                    .then(|| std::str::from_utf8(&open.text).ok().and_then(structured::document))
-                    .flatten();
-                match states {
-                    Some(states) => self.states(states, open.first),
-                    None => self.replay(&open),
-                }
+                self.close(&open, ended);
             }
             return true;
         }
         if raw.first() != Some(&b'{') {
             return false;
         }
-        if raw.trim_ascii_end() == b"{" {
-            self.open = Some(Open { text: b"{\n".to_vec(), first: number });
+        let whole = raw.trim_ascii_end() == b"{";
+        let head = &raw[..raw.len().min(4096)];
+        let kubernetes = whole
+            || [&b"\"apiVersion\""[..], b"\"kind\""]
+                .iter()
+                .all(|key| memchr::memmem::find(head, key).is_some());
+        if !kubernetes {
+            return false;
+        }
+        let mut open = Open { text: Vec::new(), first: number, balance: Balance::default() };
+        open.add(raw);
+        if whole || !open.balance.closed() {
+            self.open = Some(open);
             return true;
         }
-        let head = &raw[..raw.len().min(4096)];
-        let has = |key: &[u8]| memchr::memmem::find(head, key).is_some();
-        if (has(b"\"apiVersion\"") || has(b"\"kind\"") && has(b"\"items\""))
-            && let Some(states) = std::str::from_utf8(raw).ok().and_then(structured::document)
-        {
+        if let Some(states) = std::str::from_utf8(raw).ok().and_then(structured::document) {
             self.states(states, number);
             return true;
         }
         false
     }
 
+    /// A document that has ended, or that is not one or too long.
+    fn close(&mut self, open: &Open, ended: bool) {
+        let states =
+            ended.then(|| std::str::from_utf8(&open.text).ok().and_then(structured::document)).flatten();
+        if let Some(states) = states {
+            self.states(states, open.first);
+            return;
+        }
+        let head = &open.text[..open.text.len().min(4096)];
+        if memchr::memmem::find(head, b"\"apiVersion\"").is_some() && !ended {
+            let why = if open.text.len() > lines::DOCUMENT { "is too long" } else { "is cut off" };
+            self.part.incomplete = true;
+            self.part.notes.push(format!(
+                "{}:{}: the document of Kubernetes that begins here {why}: what it says of pods and nodes was not read whole",
+                self.part.name, open.first
+            ));
+        }
+        self.replay(open);
+    }
+
     /// What was no document after all is text.
     fn replay(&mut self, open: &Open) {
         for (index, line) in open.text.split(|byte| *byte == b'\n').enumerate() {
-            self.text(&line[..line.len().min(lines::LONGEST)], open.first + index as u64);
+            for piece in line.chunks(lines::LONGEST) {
+                self.text(piece, open.first + index as u64);
+            }
         }
     }
 
@@ -222,7 +310,7 @@ impl Source {
             let start =
                 raw.starts_with(b"NAME") || raw.starts_with(b"Name:") || raw.starts_with(b"LAST SEEN");
             let table = start || memchr::memmem::find(&raw[..raw.len().min(400)], b"JobID").is_some();
-            if !table && !structured::may_be_pod(raw) {
+            if !table && !structured::may_be_pod(raw) && !structured::may_be_account(raw) {
                 return false;
             }
             self.tabular = table;
@@ -309,7 +397,20 @@ impl Source {
             node,
             time: outer.time.or(prefix.time),
         };
-        self.body(&text[prefix.end..], number, &origin);
+        let body = &text[prefix.end..];
+        let inner = prefix::logger(body);
+        let traced = &body[inner.end..];
+        // Of what a logger writes only the lines of a traceback stand alone.
+        if inner.end > 0
+            && (exception(traced)
+                || traced.starts_with(b"Traceback (most")
+                || traced.starts_with(b"  File \""))
+        {
+            let rank = inner.rank.or(origin.rank);
+            self.body(traced, number, &Origin { rank, ..origin });
+        } else {
+            self.body(body, number, &origin);
+        }
     }
 
     /// A piece of a line without prefixes.
@@ -368,6 +469,11 @@ impl Source {
                 continue;
             }
             let count = self.part.counts.entry(hit).or_default();
+            if !count.line(writer, node, seconds) {
+                // Beyond the bound only the last counts: no event is made of the others.
+                count.last(writer, &line, &super::part::At { place, node, time: seconds, clock });
+                continue;
+            }
             let mut event = Event {
                 signal: signal.id,
                 role: signal.role,
@@ -379,10 +485,6 @@ impl Source {
                 fields: Vec::new(),
                 text: String::new(),
             };
-            if !count.line(writer, node, seconds) {
-                count.last(writer, &line, &event);
-                continue;
-            }
             self.scanner.confirm(hit, &line, Some(&mut event.fields));
             if let Some(silence) = silence {
                 event.fields.push(("silence", format!("{silence:.0}")));
@@ -453,9 +555,28 @@ impl Source {
         ends
     }
 
+    /// A time of day after the midnights that the file's lines have passed: less than before by more than an hour is the next day, and what
+    /// is a day ahead then was written before midnight.
+    fn past_midnight(&mut self, mut stamp: Stamp) -> Stamp {
+        if stamp.clock != Clock::Day {
+            return stamp;
+        }
+        let last = self.day.1;
+        let at = stamp.seconds + self.day.0;
+        if at < last - HOUR {
+            self.day.0 += DAY;
+        } else if self.day.0 > 0.0 && at > last + DAY - HOUR {
+            stamp.seconds = at - DAY;
+            return stamp;
+        }
+        stamp.seconds += self.day.0;
+        self.day.1 = stamp.seconds;
+        stamp
+    }
+
     /// The time of a line: its own, or that of the line whose traceback it goes on with.
     fn time(&mut self, text: &[u8], own: Option<Stamp>, writer: Writer) -> Option<Stamp> {
-        if let Some(stamp) = own {
+        if let Some(stamp) = own.map(|stamp| self.past_midnight(stamp)) {
             self.carry = Some((stamp, writer));
             return Some(stamp);
         }

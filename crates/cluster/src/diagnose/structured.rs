@@ -41,7 +41,7 @@ mod tables;
 
 pub(super) use describe::Describe;
 pub(super) use documents::document;
-pub(super) use tables::{Tables, may_be_pod};
+pub(super) use tables::{Tables, may_be_account, may_be_pod};
 
 use super::time::{self, Clock};
 

@@ -27,7 +27,12 @@ pub fn text(diagnosis: &Diagnosis) -> String {
             let _ = writeln!(out, "CAUSE FOUND: {}", causes.join(", then "));
         }
         Outcome::NotDeterminable => {
-            out.push_str("NOT DETERMINABLE: something is wrong, and these logs alone do not say what\n");
+            let nothing = diagnosis.first_failure.is_none() && diagnosis.hypotheses.is_empty();
+            out.push_str(if nothing {
+                "NOT DETERMINABLE: nothing wrong was found in what could be read, and that was not all (see the notes)\n"
+            } else {
+                "NOT DETERMINABLE: something is wrong, and these logs alone do not say what\n"
+            });
         }
         Outcome::NothingFound => out.push_str("NOTHING WRONG FOUND in these logs\n"),
     }

@@ -167,6 +167,7 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let unexplained: Vec<&Event> = failures()
         .filter(|event| !explained.contains(event.signal))
         .filter(|event| first_evidence.is_none_or(|first| event.before(first) == Some(true)))
+        .chain(other_pods(case, &findings))
         .collect();
     let follows = live.iter().copied().filter(|event| event.role == Role::Follower);
     // What the message of an event of Kubernetes quotes is told by the event, which has a rule of its own.
@@ -177,7 +178,7 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let slow = cautions.is_empty() && hypotheses.iter().any(|claim| rests_on_figure(case, claim));
     let outcome = if !findings.is_empty() {
         Outcome::CauseFound
-    } else if slow || (suspicious && !healed.run_succeeded_after_all) {
+    } else if slow || case.incomplete || (suspicious && !healed.run_succeeded_after_all) {
         Outcome::NotDeterminable
     } else {
         Outcome::NothingFound
@@ -186,7 +187,13 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let primary: BTreeSet<Place> = failures()
         .map(|event| event.place)
         .chain(findings.iter().flat_map(|claim| claim.evidence.iter().copied()))
+        .chain(unexplained.iter().map(|event| event.place))
         .collect();
+    // What a finding rests on may be a warning, and where nothing tells which came first it stands before what nothing explains.
+    let telling = |event: &&Event| matches!(event.role, Role::Failure | Role::Follower | Role::Warning);
+    let first = earliest(first_evidence.into_iter().filter(telling).chain(failures()))
+        .or_else(|| earliest(follows.clone()))
+        .filter(|_| outcome != Outcome::NothingFound || failures().next().is_some());
     let managers = managers(case);
     let diagnosed = |claims: &[Claim]| claims.iter().map(|claim| diagnosed(case, claim, &managers)).collect();
     let lines = |events: &mut dyn Iterator<Item = &Event>| one_of_each(case, events);
@@ -198,7 +205,7 @@ pub fn conclude(case: &Case) -> Diagnosis {
         findings: diagnosed(&findings),
         hypotheses: diagnosed(&hypotheses),
         cautions: diagnosed(&cautions),
-        first_failure: earliest(failures()).map(|event| line(case, event)),
+        first_failure: first.map(|event| line(case, event)),
         unexplained: lines(&mut unexplained.into_iter()),
         followers: lines(&mut follows.clone().filter(|event| !primary.contains(&event.place))),
         healed: lines(&mut case.events.iter().filter(|event| healed.has(event))),
@@ -310,16 +317,60 @@ fn diagnosed(case: &Case, claim: &Claim, managers: &[Manager]) -> Diagnosed {
         confidence: Some(claim.confidence),
         because: claim.because.clone(),
         subject: claim.subject.clone(),
-        evidence: claim
-            .evidence
-            .iter()
-            .filter_map(|place| event_at(case, *place))
-            .map(|at| line(case, at))
-            .collect(),
+        evidence: evidence(case, claim),
         rules_out: claim.rules_out.clone(),
         remedies,
         next: claim.next.clone(),
     }
+}
+
+/// The lines that a claim rests on, each once. A document in one line has many states in one place: of them the one counts whose kind the
+/// cause's rules ask for.
+fn evidence(case: &Case, claim: &Claim) -> Vec<Line> {
+    let kinds: BTreeSet<&str> = rules::rules()
+        .filter(|rule| rule.cause == claim.cause)
+        .flat_map(|rule| rule.needs.iter().chain(rule.any))
+        .copied()
+        .collect();
+    let mut lines: Vec<Line> = Vec::new();
+    for place in &claim.evidence {
+        let asked = case.events.iter().find(|event| event.place == *place && kinds.contains(event.signal));
+        let Some(event) = asked.or_else(|| event_at(case, *place)) else { continue };
+        let made = line(case, event);
+        if !lines
+            .iter()
+            .any(|known| (&known.file, known.line, &known.text) == (&made.file, made.line, &made.text))
+        {
+            lines.push(made);
+        }
+    }
+    lines
+}
+
+/// Pods that failed and that no finding is about: a table or list of them tells no order, so that none comes after another.
+fn other_pods<'a>(case: &'a Case, findings: &[Claim]) -> Vec<&'a Event> {
+    let name = |text: &str| -> Option<String> {
+        let mut parts = text.split_whitespace().nth(1)?.split('/');
+        let (_, pod) = (parts.next()?, parts.next()?);
+        Some(pod.to_owned())
+    };
+    let told: BTreeSet<String> = findings
+        .iter()
+        .flat_map(|claim| evidence(case, claim))
+        .filter(|line| line.text.starts_with("kube-"))
+        .filter_map(|line| name(&line.text))
+        .chain(
+            findings
+                .iter()
+                .filter_map(|claim| Some(claim.subject.as_deref()?.rsplit('/').next()?.to_owned())),
+        )
+        .collect();
+    if findings.is_empty() {
+        return Vec::new();
+    }
+    case.events("kube-pod-failed")
+        .filter(|event| name(&event.text).is_some_and(|pod| !told.contains(&pod)))
+        .collect()
 }
 
 /// Who may manage the node: of the facts, else by what the logs show. All where nothing tells.

@@ -1,8 +1,9 @@
 //! Lines that many rules ask for: versions, banners, progress, success, followers.
 
+use super::process::story::RULE;
 use crate::diagnose::event::Role::{Context, Follower, Progress, Success, Warning};
 use crate::diagnose::event::{Role, Signal};
-use crate::diagnose::rule::Rule;
+use crate::diagnose::rule::{Confidence, Rule};
 
 /// A signal of literals alone.
 const fn text(id: &'static str, role: Role, any: &'static [&'static str]) -> Signal {
@@ -169,6 +170,13 @@ pub(super) const SIGNALS: &[Signal] = &[
     text("guide-complete", Progress, &["DeepEP benchmark complete."]),
     // nccl-tests verified its results.
     with("nccl-tests-ok", Success, &["# Out of bounds values"], r"# Out of bounds values\s*:\s*0 OK"),
+    // It found values that are wrong; field `wrong`.
+    with(
+        "nccl-tests-wrong",
+        Role::Failure,
+        &["# Out of bounds values"],
+        r"# Out of bounds values\s*:\s*(?<wrong>[1-9]\d*)\b",
+    ),
     // nccl-tests gave its average; field `gbs`.
     with("nccl-tests-busbw", Success, &["# Avg bus bandwidth"], r"# Avg bus bandwidth\s*:\s*(?<gbs>[\d.]+)"),
     // The bench of Expertrail verified its rows; see `expertrail bench`.
@@ -311,7 +319,13 @@ pub(super) const SIGNALS: &[Signal] = &[
     text(
         "sigterm",
         Follower,
-        &["closing signal SIGTERM", "Received SIGTERM", "eceived signal 15", "Signal 15 (SIGTERM)"],
+        &[
+            "closing signal SIGTERM",
+            "Received SIGTERM",
+            "Signals.SIGTERM death signal",
+            "eceived signal 15",
+            "Signal 15 (SIGTERM)",
+        ],
     ),
     // A launcher of MPI says that some process ended; fields `failed_rank`, `node`, `signal`.
     with(
@@ -344,7 +358,7 @@ pub(super) const SIGNALS: &[Signal] = &[
         "slurm-cancelled",
         Follower,
         &["CANCELLED AT", "Terminating StepId", "Job step aborted"],
-        r"(?:CANCELLED AT \S+ ?(?:\*\*\*|$)|Terminating StepId|Job step aborted)",
+        r"(?:CANCELLED AT \S+ ?(?:\*\*\*|$|DUE TO (?:PREEMPT|JOB REQUEUE|SUSPEN|DEADLINE|TASK))|Terminating StepId|Job step aborted)",
     ),
     // NVSHMEM is used after its start had failed.
     text("nvshmem-before-init", Follower, &["API called before NVSHMEM initialization"]),
@@ -357,4 +371,11 @@ pub(super) const SIGNALS: &[Signal] = &[
 ];
 
 /// Rules.
-pub(super) const RULES: &[Rule] = &[];
+pub(super) const RULES: &[Rule] = &[Rule {
+    cause: "data-wrong",
+    needs: &["nccl-tests-wrong"],
+    confidence: Confidence::Certain,
+    because: "nccl-tests compared what arrived with what was sent, and {wrong} values are wrong: the figures of this run are worth nothing",
+    rules_out: &["a run that is only slow or that hangs has 0 of them"],
+    ..RULE
+}];

@@ -127,6 +127,113 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["and the run-time compiler cannot be used"],
         r"(?P<library>\S+) is not there for (?P<arch>\S+): this binary embeds",
     ),
+    // Settings and machines that do not fit: the message says what to do.
+    line(
+        "own-peer-failed",
+        Role::Failure,
+        &[" failed during ", " failed between calls: "],
+        r"rank (?P<rank>\d+)(?: \((?:host (?P<host>[^,)]+))?(?:, )?(?:pid (?P<pid>\d+))?\))? failed (?:during (?P<phase>[^:]+)|between calls): (?P<message>.+)",
+    ),
+    line(
+        "own-join-refused",
+        Role::Failure,
+        &[" was refused by rank 0 at "],
+        r"rank (?P<rank>\d+) was refused by rank 0 at (?P<address>\S+): (?P<reason>.+)",
+    ),
+    line(
+        "own-settings-differ",
+        Role::Failure,
+        &["every rank must build with the same settings"],
+        r"ranks disagree about (?P<what>.+?): rank (?P<rank>\d+) has (?P<value>.+?), rank (?P<peer>\d+) has (?P<other>.+?);",
+    ),
+    line(
+        "own-shared-memory-small",
+        Role::Failure,
+        &["shared memory too small: "],
+        r"shared memory too small: (?P<ranks>\d+) ranks need about (?P<each>.+?) each, (?P<needed>.+?) in all on this host, but (?P<limit>.+?) are available",
+    ),
+    line(
+        "own-gpu-memory-short",
+        Role::Failure,
+        &["; end other programs on it (`nvidia-smi`)"],
+        r"(?:^|: )(?P<device>[^:]+?) has (?P<free>[\d.]+ \w+) of (?P<total>[\d.]+ \w+) free, but (?P<needed>[\d.]+ \w+) are needed",
+    ),
+    line(
+        "own-no-peer-access",
+        Role::Failure,
+        &["no peer access from "],
+        r"no peer access from (?P<device>.+?) of rank (?P<rank>\d+) to (?P<other>.+?) of rank (?P<peer>\d+)",
+    ),
+    line(
+        "own-compiler-too-old",
+        Role::Failure,
+        &["; install a newer one (`pip install nvidia-cuda-nvrtc`)"],
+        r"(?P<library>NVRTC \S+) \([^)]*\) cannot compile for (?P<arch>\S+); it knows",
+    ),
+    line(
+        "own-device-absent",
+        Role::Failure,
+        &["numbered from 0; look at CUDA_VISIBLE_DEVICES", "GPUs visible ("],
+        r"no device (?P<device>\d+): (?P<visible>\d+) visible|(?P<ranks>\d+) ranks on this host but (?P<found>\d+) GPUs visible",
+    ),
+    line(
+        "own-rank-refused",
+        Role::Failure,
+        &[
+            "does not compile for ",
+            "no CUDA device: driver ",
+            "is in compute mode PROHIBITED",
+            "is a MIG slice, and there is no peer access",
+            "has compute capability ",
+            "does not offer ",
+            "would share one device",
+            "are on different machines; the GPU backend",
+            "do not share memory: the CPU backend",
+            " cannot open the memory of rank ",
+            " cannot map the memory of rank ",
+            " cannot connect to the socket of rank ",
+            "must run the same version of Expertrail",
+            "the ranks do not agree on who runs where: ",
+            "give worst_case_rows of at least ",
+            "has no room for one row of ",
+            "a kernel ended without its report",
+            "cannot be captured in a CUDA graph: ",
+            "cannot be loaded: ",
+            "do not lie in a device allocation of ",
+            "; the ranks started before it were stopped",
+            "let processes be watched (pidfd_open",
+            " cannot be watched: ",
+            "cannot watch processes: ",
+            "does not tell where rank 0 runs; ",
+            "ranks are numbered from 0 and must be below the world size",
+            "the local rank must be below the local size",
+            "this channel is for set-up, not for data",
+            "backend cuda asked of build()",
+            "backend host asked of build_cuda()",
+        ],
+        r"(?:program|\S+) does not compile for sm_\w+ with NVRTC|no CUDA device: driver .* found none|is in compute mode PROHIBITED: no process|is a MIG slice, and there is no peer access|has compute capability \d+\.\d+, but the kernels need|does not offer .*; a virtual GPU or a sandbox|ranks (?P<a>\d+) and (?P<b>\d+) would share one device|ranks \d+ \(host .*\) and \d+ \(host .*\) (?:are on different machines|do not share memory)|rank (?P<rank>\d+) cannot (?:open the memory of|map the memory of|connect to the socket of) rank (?P<peer>\d+)|sent .*; all ranks must run the same version of Expertrail|the ranks do not agree on who runs where: (?P<reason>.+)|rank (?P<full>\d+) gave room for \d+ rows but receives|has no room for one row of \d+ bytes from each|rank (?P<silent>\d+): a kernel ended without its report|rank (?P<graph>\d+): .* cannot be captured in a CUDA graph|compiled kernel of \d+ bytes cannot be loaded|do not lie in a device allocation of|cannot start .* as rank (?P<unstarted>\d+): |this kernel does not let processes be watched|rank (?P<unwatched>\d+) \(pid \d+\) cannot be watched|^(?:error: )?cannot watch processes: |does not tell where rank 0 runs; |rank \d+ of \d+ by .*: ranks are numbered from 0|the local rank must be below the local size|\d+ bytes, at most \d+ are allowed; this channel is for set-up|backend (?:cuda|host) asked of build",
+    ),
+    line(
+        "own-values-refused",
+        Role::Failure,
+        &[
+            "both must be at least 1, ",
+            "there must be between 1 and ",
+            "but the communicator has ",
+            "it must be a multiple of ",
+            "it must be between 1 and ",
+            " tokens on one rank: at most ",
+            "rows to one rank: at most ",
+            "is out of range; ids are 0 to ",
+            " elements given, ",
+            "handle does not belong here: ",
+            " is not usable: wanted ",
+            ": between 1 and ",
+            " is set but ",
+            " contradicts ",
+        ],
+        r#"\d+ ranks(?: with \d+ per node|, \d+ per node): both must be at least 1|\d+ experts: there must be between 1 and|the routing chooses among \d+ experts, but the communicator has|hidden size \d+: it must be a multiple of|top-k \d+ of \d+ experts: it must be|expert alignment \d+: it must be|\d+ tokens on one rank: at most \d+ are allowed|could send \d+ rows to one rank: at most|routing of token \d+, choice \d+: expert -?\d+ is out of range|: \d+ elements given, \d+ wanted \(|handle does not belong here: |^(?:error: )?[A-Z][A-Z0-9_]+=".*" is not usable: wanted |world size \d+ by .*: between 1 and \d+ are supported|^(?:error: )?[A-Z][A-Z0-9_]+ is set but [A-Z][A-Z0-9_]+ is not; |^(?:error: )?[A-Z][A-Z0-9_]+\S* contradicts [A-Z][A-Z0-9_]+"#,
+    ),
     // What other ranks say of it.
     line(
         "own-peer-build",
@@ -212,14 +319,68 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         cause: "expertrail-library-missing",
-        any: &["own-library-missing", "own-library-unfit", "own-no-kernels"],
+        any: &["own-library-missing", "own-library-unfit", "own-no-kernels", "own-compiler-too-old"],
         confidence: Confidence::Certain,
         because: "a library that Expertrail loads at run time is not there, or is too old: {library}",
         rules_out: &["nothing was launched yet: neither network nor other ranks take part"],
         refine: Some(library),
         ..RULE
     },
+    Rule {
+        cause: "expertrail-calls-differ",
+        needs: &["own-settings-differ"],
+        confidence: Confidence::Certain,
+        because: "ranks were built with different settings: {what} is {value} on rank {rank} and {other} on rank {peer}",
+        rules_out: &["no rank died and no deadline ran out: the ranks' programs differ"],
+        refine: Some(culprit),
+        ..RULE
+    },
+    Rule {
+        cause: "shm-small",
+        needs: &["own-shared-memory-small"],
+        confidence: Confidence::Certain,
+        because: "Expertrail's {ranks} ranks need {needed} of shared memory on this host, and {limit} are available",
+        rules_out: &[
+            "it was counted before anything was touched: no bus error and no other program is in the way",
+        ],
+        refine: Some(fits),
+        ..RULE
+    },
+    Rule {
+        cause: "gpu-memory-exhausted",
+        needs: &["own-gpu-memory-short"],
+        confidence: Confidence::Certain,
+        because: "{device} has {free} of {total} free, and Expertrail needs {needed}",
+        rules_out: &["it is memory of the GPU: shared memory of the host has a message of its own"],
+        refine: Some(fits),
+        ..RULE
+    },
+    Rule {
+        cause: "p2p-unavailable",
+        needs: &["own-no-peer-access"],
+        confidence: Confidence::Certain,
+        because: "the driver gives {device} of rank {rank} no access to {other} of rank {peer}",
+        rules_out: &["both devices are visible and open: only the way between them is closed"],
+        refine: Some(fits),
+        ..RULE
+    },
+    Rule {
+        cause: "one-gpu-visible",
+        needs: &["own-device-absent"],
+        confidence: Confidence::Possible,
+        because: "a rank asks for a GPU that its process does not see",
+        refine: Some(fewer),
+        ..RULE
+    },
 ];
+
+fn fits(case: &Case, claim: Claim) -> Option<Claim> {
+    unless_fine(case, claim)
+}
+
+fn fewer(case: &Case, claim: Claim) -> Option<Claim> {
+    unless_fine(case, claim.next("what each rank sees: CUDA_VISIBLE_DEVICES and `nvidia-smi -L` in its environment, and the number of ranks started there"))
+}
 
 /// Names the ranks at fault, the earliest report first, and adds what they wrote last themselves.
 fn culprit(case: &Case, mut claim: Claim) -> Option<Claim> {

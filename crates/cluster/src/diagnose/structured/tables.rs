@@ -72,6 +72,58 @@ pub(in crate::diagnose) fn may_be_pod(line: &[u8]) -> bool {
     line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty()).skip(1).take(2).any(ready)
 }
 
+/// Whether a line may be a row of `sacct` without its header: it starts with the number of a job, and ends with an exit code and its signal.
+pub(in crate::diagnose) fn may_be_account(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    let line = line.strip_suffix(b"|").unwrap_or(line);
+    if line.len() > 400 || !line.first().is_some_and(u8::is_ascii_digit) {
+        return false;
+    }
+    let last = line.rsplit(|byte| matches!(byte, b' ' | b'\t' | b'|')).next().unwrap_or_default();
+    let mut parts = last.split(|byte| *byte == b':');
+    let mut number = || {
+        parts.next().is_some_and(|part| (1..=3).contains(&part.len()) && part.iter().all(u8::is_ascii_digit))
+    };
+    number() && number() && parts.next().is_none()
+}
+
+/// A row of `sacct` without its header, with the exit code last: `7005 train FAILED 1:0`.
+fn headless_account(line: &str, number: u64) -> Option<Vec<State>> {
+    if !may_be_account(line.as_bytes()) {
+        return None;
+    }
+    let line = line.trim().trim_end_matches('|');
+    let words: Vec<&str> = if line.contains('|') {
+        line.split('|').map(str::trim).collect()
+    } else {
+        line.split_whitespace().collect()
+    };
+    let (id, exit) = (*words.first()?, *words.last()?);
+    let (job, step) = id.split_once('.').unwrap_or((id, "0"));
+    let plain = job.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
+        && (step.bytes().all(|byte| byte.is_ascii_digit()) || step == "batch" || step == "extern");
+    let known = |word: &&&str| {
+        let word = word.split_whitespace().next().unwrap_or_default();
+        STATES.contains(&word)
+            || word
+                .strip_suffix('+')
+                .is_some_and(|start| start.len() >= 4 && STATES.iter().any(|state| state.starts_with(start)))
+    };
+    let state = *words.get(1..words.len() - 1)?.iter().rfind(known)?;
+    if !plain || words.len() < 3 {
+        return None;
+    }
+    let name = if words.len() > 3 && words[1] != state { words[1] } else { "" };
+    let cell = |column: &str| match column {
+        "JobID" => id,
+        "JobName" => name,
+        "State" => state,
+        "ExitCode" => exit,
+        _ => "",
+    };
+    account(cell, number).map(|state| vec![state])
+}
+
 /// A row of `kubectl get pods` without its header.
 fn headless(line: &str, number: u64) -> Option<Vec<State>> {
     const STATUSES: [&str; 24] = [
@@ -100,6 +152,9 @@ fn headless(line: &str, number: u64) -> Option<Vec<State>> {
         "NodeLost",
         "SchedulingGated",
     ];
+    if let Some(states) = headless_account(line, number) {
+        return Some(states);
+    }
     if !may_be_pod(line.as_bytes()) {
         return None;
     }
@@ -166,7 +221,20 @@ impl Table {
         {
             let dashes = line.trim_end().bytes().all(|byte| byte == b'-' || byte == b' ');
             if !dashes {
-                return None;
+                // Copied without the line of dashes.
+                let words: Vec<&str> = line.split_whitespace().collect();
+                if words.len() != self.names.len() {
+                    return None;
+                }
+                let cell = |name: &str| {
+                    self.names
+                        .iter()
+                        .position(|known| known == name)
+                        .and_then(|at| words.get(at))
+                        .map_or("", |cell| *cell)
+                };
+                self.rows += 1;
+                return account(cell, number).map(|state| vec![state]);
             }
             let mut at = 0;
             for part in line.trim_end().split(' ') {

@@ -73,6 +73,13 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError"],
         r"^kube-(?:pod|container) (?P<pod>\S+) .*(?:status|waiting)=(?:Init:)?(?:CrashLoopBackOff|RunContainerError|CreateContainerError|CreateContainerConfigError)\b",
     ),
+    // Ended with an error, or ends again and again: a container's own log says why.
+    line(
+        "kube-pod-failed",
+        Role::Follower,
+        &["kube-pod ", "kube-container "],
+        r"^kube-pod (?P<pod>\S+) (?:.* )?(?:phase=Failed|status=(?:Error|Failed|CrashLoopBackOff|RunContainerError|CreateContainerError|CreateContainerConfigError|Init:Error|Init:CrashLoopBackOff))(?: |$)|^kube-container (?P<failed>\S+) (?:.* )?(?:exit=-?[1-9]|waiting=CrashLoopBackOff)",
+    ),
     line(
         "kube-disk-pressure",
         Role::Failure,

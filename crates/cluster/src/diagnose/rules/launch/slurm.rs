@@ -28,7 +28,12 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["SIGTERM", "SIGUSR1"],
         r"(?i)SIG(?:TERM|USR1)\b.*(?:sav|checkpoint)",
     ),
-    line("sacct-failed", Role::Follower, &["sacct job="], r"^sacct job=.* state=FAILED\b"),
+    line(
+        "sacct-failed",
+        Role::Follower,
+        &["sacct job="],
+        r"^sacct job=.* state=(?:FAILED|BOOT_FAIL|DEADLINE|PREEMPTED)\b",
+    ),
     // What tools that run jobs say of a job: that it failed, not why.
     line(
         "job-failed",

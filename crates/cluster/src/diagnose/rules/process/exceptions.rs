@@ -92,7 +92,9 @@ pub(super) const RULES: &[Rule] = &[Rule {
     any: &["python-exception", "python-runtime-error-ordinary"],
     confidence: Confidence::Likely,
     because: "an exception of the program itself ended a rank",
-    rules_out: &["nothing failed before it, and it does not come out of a library of communication"],
+    rules_out: &[
+        "nothing is known to have failed before it, and it does not come out of a library of communication",
+    ],
     refine: Some(first_of_all),
     ..RULE
 }];

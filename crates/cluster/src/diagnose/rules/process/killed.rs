@@ -19,6 +19,8 @@ pub(super) const SIGNALS: &[Signal] = &[
             "(SIGBUS)",
             "Segmentation fault",
             ": Killed",
+            "Killed",
+            "Bus error",
             " Killed ",
             "terminated by signal",
             "killed by signal",
@@ -42,7 +44,7 @@ pub(super) const SIGNALS: &[Signal] = &[
             "The actor died unexpectedly before finishing",
             "WorkerCrashedError",
         ],
-        r"A worker died or was killed while executing|[Ww]orker exit type: SYSTEM_ERROR|Worker unexpectedly exits with a connection error|The actor died unexpectedly before finishing|WorkerCrashedError|exitcode\s*: ?-(?P<a>9|11|7)\b|exit code:? ?-(?P<b>9|11|7)\b|return ?code\s?[ =:]\s?-(?P<g>9|11|7)\b|(?:terminated|exited) with signal (?:SIGKILL|SIGSEGV|SIGBUS|9|11|7)\b|died with <Signals\.SIG(?:KILL|SEGV|BUS)|Signal: Segmentation fault|Segfault encountered|exit(?:ed with)? (?:code|status):?[ =]?(?:137|139|135)\b|(?:\s|^|last-)exit=(?:137|139)\b|Signal (?P<c>9|11|7) \(SIG\w+\) received by PID (?P<pid>\d+)|process rank (?P<mpi>\d+) .*exited on signal (?P<d>9|11|7)\b|srun: error: (?P<host>[\w.-]+): task (?P<task>\d+): (?:Killed|Segmentation fault|Bus error)|line \d+:\s+\d+ (?:Killed|Segmentation fault|Bus error)|(?:killed|terminated) by signal:? (?:9|11|7|SIGKILL|SIGSEGV|SIGBUS|Killed|Segmentation fault)|^\s*(?:Fatal Python error: )?Segmentation fault|[Cc]aught signal 11",
+        r"A worker died or was killed while executing|[Ww]orker exit type: SYSTEM_ERROR|Worker unexpectedly exits with a connection error|The actor died unexpectedly before finishing|WorkerCrashedError|exitcode\s*: ?-(?P<a>9|11|7)\b|exit code:? ?-(?P<b>9|11|7)\b|return ?code\s?[ =:]\s?-(?P<g>9|11|7)\b|(?:terminated|exited) with signal (?:SIGKILL|SIGSEGV|SIGBUS|9|11|7)\b|died with <Signals\.SIG(?:KILL|SEGV|BUS)|Signal: Segmentation fault|Segfault encountered|exit(?:ed with)? (?:code|status):?[ =]?(?:137|139|135)\b|(?:\s|^|last-)exit=(?:137|139)\b|Signal (?P<c>9|11|7) \(SIG\w+\) received by PID (?P<pid>\d+)|process rank (?P<mpi>\d+) .*exited on signal (?P<d>9|11|7)\b|srun: error: (?P<host>[\w.-]+): task (?P<task>\d+): (?:Killed|Segmentation fault|Bus error)|line \d+:\s+\d+ (?:Killed|Segmentation fault|Bus error)|(?:killed|terminated) by signal:? (?:9|11|7|SIGKILL|SIGSEGV|SIGBUS|Killed|Segmentation fault)|^\s*Killed\s*$|^\s*(?:Fatal Python error: )?(?:Segmentation fault|Bus error)|[Cc]aught signal 11",
     ),
     line(
         "elastic-failed-rank",
@@ -137,10 +139,13 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.evidence = vec![event.place];
     let signal = ["a", "b", "c", "d", "g"].iter().find_map(|name| event.field(name));
     let segfault = signal == Some("11") || event.text.contains("egmentation");
+    let bus = signal == Some("7") || event.text.contains("Bus error") || event.text.contains("SIGBUS");
     let subject = victim(case, event);
     if let Some(subject) = &subject {
         claim.because = if segfault {
             format!("{subject} ended by a segmentation fault without a word of its own")
+        } else if bus {
+            format!("{subject} ended by a bus error (SIGBUS) without a word of its own")
         } else {
             format!("{subject} was ended by a signal (SIGKILL) without a word of its own")
         };
@@ -149,6 +154,8 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.next = Some(
         if segfault {
             "a core dump or `python -X faulthandler` of that rank, and `dmesg -T | grep segfault` on its host"
+        } else if bus {
+            "`df -h /dev/shm` in its container while it runs: a full /dev/shm is the usual reason of a bus error"
         } else {
             "`dmesg -T | grep -i -E 'oom|killed process'` on its host, or the pod's last state: the out-of-memory killer is the usual sender"
         }

@@ -118,6 +118,16 @@ fn host(event: &Event) -> Option<&str> {
     ["a", "b", "c", "d"].iter().find_map(|name| event.field(name)).map(|host| host.trim_end_matches('.'))
 }
 
+/// A node that is not ready, as the only thing that is known.
+fn not_ready(mut claim: Claim, state: &Event) -> Claim {
+    claim.confidence = Confidence::Possible;
+    claim.because = "a node is not ready, and nothing shows whether the job ran on it".into();
+    claim.rules_out.clear();
+    claim.evidence = vec![state.place];
+    claim.subject = host(state).map(str::to_owned);
+    claim.next("the nodes of the job: `kubectl get pods -o wide`, and the output of its ranks")
+}
+
 fn silent(case: &Case, mut claim: Claim) -> Option<Claim> {
     let lost: Vec<&Event> = ["connection-to-host-lost", "node-out-of-reach", "peer-closed"]
         .iter()
@@ -142,7 +152,14 @@ fn silent(case: &Case, mut claim: Claim) -> Option<Claim> {
     let out_of_reach = case.first("node-out-of-reach");
     let subject = match (state, one, out_of_reach) {
         // A node that is not ready and that nobody misses is another job's.
-        (Some(_), ..) if !case.events.iter().any(|event| event.role == Role::Follower) => return None,
+        // Where nothing else is known, it may be that of this job.
+        (Some(state), ..) if !case.events.iter().any(|event| event.role == Role::Follower) => {
+            let only = case
+                .events
+                .iter()
+                .all(|event| event.text.starts_with("kube-node ") || event.text.starts_with("kube-event "));
+            return only.then(|| not_ready(claim, state));
+        }
         (Some(state), ..) => host(state).map(str::to_owned).or_else(|| named.map(str::to_owned)),
         (None, Some((name, _)), _) if lost.len() >= 2 => {
             let name = if name.starts_with("file ") || agree && name.starts_with("node ") {
