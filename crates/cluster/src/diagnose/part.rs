@@ -182,6 +182,7 @@ impl Count {
 }
 
 /// What is kept of one file.
+#[allow(clippy::struct_excessive_bools, reason = "each is something that the file shows or does not")]
 #[derive(Debug, Default)]
 pub(super) struct Part {
     /// Name of the file.
