@@ -10,7 +10,8 @@ use super::model::{Kind, LogFile, Run, Speakers};
 
 /// Words before a number in names of files.
 const RANK: &[&str] = &["rank", "proc", "process"];
-const NODE: &[&str] = &["node", "worker", "pod", "host", "launcher", "task", "server", "machine"];
+const NODE: &[&str] =
+    &["node", "worker", "pod", "host", "task", "server", "machine", "trainer", "replica", "bench"];
 
 /// What a file is the log of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,10 @@ fn unit(path: &str) -> Option<Unit> {
             rest.get(..end)?.parse::<u64>().ok()
         })
     };
+    // A PyTorchJob's first pod, beside `worker-0`. The log of an MPIJob's launcher is that of all ranks.
+    if let Some(node) = numbered("master") {
+        return Some(Unit::Node(format!("master {node}")));
+    }
     if let Some(node) = NODE.iter().find_map(|word| numbered(word)) {
         return Some(Unit::Node(node.to_string()));
     }
@@ -94,25 +99,27 @@ pub(super) fn of(run: &Run, launchers: u64) -> Result<String, String> {
         ));
     }
     let world = run.training.as_ref().and_then(|training| training.summary_ranks).or(run.settings.ranks);
+    let whole = ranks.iter().next_back().is_some_and(|last| last.saturating_add(1) == ranks.len() as u64);
     let (nodes, ranks) = (nodes.len() as u64, ranks.len() as u64);
     if nodes >= launchers.max(1) {
         return Ok(format!("the logs of {nodes} of {launchers} launchers"));
     }
     match world.filter(|_| ranks > 0) {
         Some(world) if ranks >= world => Ok(format!("the logs of {ranks} of {world} ranks")),
-        Some(world) if nodes == 0 && launchers <= 1 => Err(format!("the logs of {ranks} of {world} ranks")),
-        None if nodes == 0 && ranks > launchers && launchers > 1 => {
-            Err(format!("the logs of {ranks} ranks; how many there were is not known"))
-        }
-        // The logs of ranks are of one launcher at least.
         _ if nodes == 0 && ranks == 1 => {
             Err(format!("logs of 1 of {launchers} launchers, and of one rank of it"))
         }
-        Some(world) if nodes == 0 => Err(format!("the logs of {ranks} of {world} ranks")),
-        _ if nodes == 0 && ranks >= launchers => {
-            Ok(format!("the logs of {ranks} ranks; how many there were is not known"))
+        Some(world) if nodes == 0 => {
+            Err(format!("the logs of {ranks} of {world} ranks, {launchers} launchers"))
         }
-        _ => Err(format!("logs of {} of {launchers} launchers", nodes.max(1))),
+        // As many of each launcher; how many that should be is not known.
+        None if nodes == 0 && ranks > 1 && ranks % launchers.max(1) == 0 && whole => {
+            Ok(format!("the logs of ranks 0 to {}; how many there were is not known", ranks - 1))
+        }
+        _ if nodes == 0 && ranks > 0 => Err(format!(
+            "logs of {ranks} ranks, and there were {launchers} launchers with ranks of their own"
+        )),
+        _ => Err(format!("logs of {nodes} of {launchers} launchers")),
     }
 }
 
@@ -148,6 +155,8 @@ mod tests {
             ("node-1/train.log", None),
             ("worker12.log.gz", Some(Unit::Node("12".to_owned()))),
             ("launchers.txt", None),
+            ("dsv3-master-0.log", Some(Unit::Node("master 0".to_owned()))),
+            ("dsv3-launcher-0.log", None),
             ("train.log", None),
             ("slurm-4711.out", None),
         ] {
