@@ -412,7 +412,7 @@ fn logs_of_all_ranks() {
         .into_iter()
         .filter(|run| run.place.file.contains("launchers") || run.kind == judge::Kind::Summary)
         .collect();
-    let tagged: String = log.split_inclusive('\n').map(|line| format!("0: {line}")).collect();
+    let tagged = log.split_inclusive('\n').map(|line| format!("0: {line}")).collect::<Vec<_>>().concat();
     let with = |text: &str| judged(&[judge::read("train.log", text.as_bytes()), rest.clone()].concat());
     expect(&with(&tagged), (Outcome::Inconclusive, "J020"), "lines of task 0");
     let others: String = (1..16).map(|task| format!("{task}: started\n")).collect::<Vec<_>>().concat();
