@@ -712,7 +712,7 @@ fn criteria_of_acceptance() {
     let exits = text("training/treatment/launchers.txt");
     let with = |rank: &str, exits: &str, accept: Accept| {
         let mut runs =
-            [judge::read("rank-0.log", rank.as_bytes()), judge::read("launchers.txt", exits.as_bytes())]
+            [judge::read("train.log", rank.as_bytes()), judge::read("launchers.txt", exits.as_bytes())]
                 .concat();
         // The file is there where the log says that it was written.
         if rank.contains("summary saved") {
@@ -725,11 +725,22 @@ fn criteria_of_acceptance() {
     // One launcher less is known of; one failed.
     let fewer: String = exits.split_inclusive('\n').skip(1).collect();
     outcome(&with(&rank, &fewer, sixteen()), Outcome::Inconclusive, 3);
-    // One of them twice is still fifteen; Slurm's rows of the same job are no further launchers.
+    // One of them twice is still fifteen.
     let twice = format!("{fewer}{}", exits.lines().last().unwrap());
     outcome(&with(&rank, &twice, sixteen()), Outcome::Inconclusive, 3);
-    let slurm = format!("{fewer}4711 train COMPLETED 0:0\n4711.0 bash COMPLETED 0:0\n");
-    outcome(&with(&rank, &slurm, sixteen()), Outcome::Inconclusive, 3);
+    // Slurm's rows of one job are one job; its numbered step has the highest code of all tasks.
+    let rows = "4711 COMPLETED 0:0\n4711.batch COMPLETED 0:0\n4711.extern COMPLETED 0:0\n";
+    outcome(&with(&rank, rows, Accept { launchers: Some(3), ..sixteen() }), Outcome::Inconclusive, 3);
+    outcome(&with(&rank, rows, Accept { launchers: Some(1), ..sixteen() }), Outcome::Pass, 0);
+    let step = format!("{rows}4711.0 COMPLETED 0:0\n");
+    let report = with(&rank, &step, sixteen());
+    outcome(&report, Outcome::Pass, 0);
+    assert!(found(&report, "J019")[0].2.contains("all of its tasks"), "{}", report.text());
+    assert!(found(&report, "J020")[0].2.contains("taken as the log of all ranks"), "{}", report.text());
+    for bad in ["4711.1 FAILED 1:0", "4711.1 TIMEOUT 0:0", "4711.1 OUT_OF_ME+ 0:125", "4711.1 CANCELLED 0:15"]
+    {
+        outcome(&with(&rank, &format!("{step}{bad}\n"), sixteen()), Outcome::Fail, 1);
+    }
     // As srun's labels name them.
     let labels: String =
         (0..16).map(|task| format!("{task}: torchrun exit code 0\n")).collect::<Vec<_>>().concat();
@@ -764,7 +775,7 @@ fn criteria_of_acceptance() {
     let summary =
         text("training/treatment/summary.json").replace("\"total_steps\": 30", "\"total_steps\": 20");
     let runs = [
-        judge::read("rank-0.log", rank.as_bytes()),
+        judge::read("train.log", rank.as_bytes()),
         judge::read("launchers.txt", exits.as_bytes()),
         judge::read("summary.json", summary.as_bytes()),
     ]

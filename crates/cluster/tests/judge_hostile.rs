@@ -386,6 +386,59 @@ fn acceptance() {
     expect(&accepted(&runs), (Outcome::Inconclusive, "J018"), "no summary");
 }
 
+/// Failures are looked for in the logs of all launchers, or it is not known that there is none.
+#[test]
+fn logs_of_all_ranks() {
+    let sixteen = || Some(Accept { launchers: Some(16), ..Accept::default() });
+    let judged = |runs: &[Run]| judge::judge(runs, &Options { accept: sixteen(), ..Options::default() });
+    let only = |keep: &dyn Fn(&str) -> bool| {
+        let runs: Vec<Run> = training().into_iter().filter(|run| keep(&run.place.file)).collect();
+        judged(&runs)
+    };
+    let whole = only(&|_| true);
+    assert_eq!(whole.verdict.status, Outcome::Pass, "{}", whole.text());
+    assert!(whole.text().contains("the logs of 16 of 16 launchers"), "{}", whole.text());
+    let first = only(&|name| !name.contains("node-"));
+    expect(&first, (Outcome::Inconclusive, "J020"), "rank 0 alone");
+    assert_eq!(first.exit_code(), 3);
+    assert!(first.text().contains("logs of 1 of 16 launchers"), "{}", first.text());
+    // A log without a word that is looked for counts, too.
+    let lost = only(&|name| !name.contains("node-02"));
+    expect(&lost, (Outcome::Inconclusive, "J020"), "one node");
+    assert!(lost.text().contains("logs of 15 of 16 launchers"), "{}", lost.text());
+    // One file, and its lines are of one task, or of sixteen.
+    let log = text("training/treatment/rank-0.log");
+    let rest: Vec<Run> = training()
+        .into_iter()
+        .filter(|run| run.place.file.contains("launchers") || run.kind == judge::Kind::Summary)
+        .collect();
+    let tagged = log.split_inclusive('\n').map(|line| format!("0: {line}")).collect::<Vec<_>>().concat();
+    let with = |text: &str| judged(&[judge::read("train.log", text.as_bytes()), rest.clone()].concat());
+    expect(&with(&tagged), (Outcome::Inconclusive, "J020"), "lines of task 0");
+    let others: String = (1..16).map(|task| format!("{task}: started\n")).collect::<Vec<_>>().concat();
+    assert_eq!(with(&format!("{tagged}{others}")).verdict.status, Outcome::Pass);
+    assert_eq!(with(&log).verdict.status, Outcome::Pass, "{}", with(&log).text());
+}
+
+/// Each case of V2's test prints the same lines.
+#[test]
+fn cases_of_v2() {
+    for base in [V2, "v2/b200-8x1.log"] {
+        let whole = text(base);
+        let second = whole.rfind(" > Testing with").unwrap();
+        // After the first case: its figures stand, and that it is all is not shown.
+        let first = judged(&whole[..second]);
+        expect(&first, (Outcome::Pass, "J016"), base);
+        assert!(first.text().contains("BF16 dispatch"), "{}", first.text());
+        // The second began: after its heading, each of its lines but the last.
+        let lines: Vec<usize> = whole[second..].match_indices('\n').map(|(at, _)| second + at + 1).collect();
+        for end in &lines[..lines.len() - 1] {
+            expect(&judged(&whole[..*end]), (Outcome::NotRun, "J003"), &format!("{base}: {end} bytes"));
+        }
+        assert_eq!(judged(&whole).verdict.status, Outcome::Pass);
+    }
+}
+
 // Files.
 
 #[test]

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::causes::{LAUNCHER, MARKER, NO_NUMBER, NO_SUMMARY, STOPPED};
+use super::causes::{LAUNCHER, MARKER, NO_NUMBER, NO_SUMMARY, STOPPED, UNSEEN};
+use super::coverage;
 use super::evidence::{At, finding, list, subject};
 use super::model::{Kind, Training};
 use super::weigh::Known;
@@ -136,12 +137,14 @@ fn criteria(known: &Known<'_>, accept: &Accept) -> Vec<Finding> {
     let run = known.run;
     let mut all = vec![summary(known, accept), launchers(known, accept), support(known)];
     if run.marks.is_empty() {
-        all.push(
-            finding("J020")
-                .about(subject(known))
-                .saw("no failure in any log that was given", "")
-                .line(&run.place),
-        );
+        let new = finding("J020").about(subject(known)).line(&run.place);
+        all.push(match coverage::of(run, wanted(known, accept)) {
+            Ok(which) => new.saw(format!("no failure in {which}"), ""),
+            Err(which) => new
+                .outcome(Status::Unknown, &UNSEEN)
+                .saw(format!("no failure, in {which}: the others may have one"), "the log of every rank")
+                .remedy("Give the logs of all nodes.", &[]),
+        });
     } else if run.marks.iter().all(|mark| mark.section.is_some()) {
         let first = run.marks.first();
         all.push(
@@ -225,23 +228,36 @@ fn ended(known: &Known<'_>) -> u64 {
 /// Ranks of a launcher at most: what a node has.
 const RANKS_OF_A_LAUNCHER: u64 = 8;
 
-fn launchers(known: &Known<'_>, accept: &Accept) -> Finding {
+/// Launchers that the run must have had.
+fn wanted(known: &Known<'_>, accept: &Accept) -> u64 {
     let run = known.run;
     let good = ended(known);
     // Every launcher has as many ranks, and not more than a node has.
     let ranks = run.training.as_ref().and_then(|training| training.summary_ranks).filter(|ranks| *ranks > 0);
-    let wanted = accept.launchers.unwrap_or_else(|| match ranks {
+    accept.launchers.unwrap_or_else(|| match ranks {
         Some(ranks) if good == 0 || ranks % good != 0 || ranks / good > RANKS_OF_A_LAUNCHER => {
             ranks.div_ceil(RANKS_OF_A_LAUNCHER).max(good + 1)
         }
-        _ => 1,
-    });
+        _ => good.max(1),
+    })
+}
+
+fn launchers(known: &Known<'_>, accept: &Accept) -> Finding {
+    let run = known.run;
+    let good = ended(known);
+    let wanted = wanted(known, accept);
     let new = finding("J019").about(subject(known));
     if let Some(bad) = run.exits.iter().find(|exit| exit.code != 0) {
         return new
             .outcome(Status::Fail, &LAUNCHER)
             .saw(format!("exit code {}; {good} ended with 0", bad.code), format!("0 of {wanted} launchers"))
             .line(&bad.place);
+    }
+    // Slurm gives a step the highest code of its tasks.
+    if let Some(step) = run.exits.iter().find(|exit| exit.step) {
+        return new
+            .saw("Slurm's step ended with 0:0, the highest code of all of its tasks", "")
+            .line(&step.place);
     }
     if good < wanted {
         return new

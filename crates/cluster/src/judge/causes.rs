@@ -117,6 +117,12 @@ pub(super) const LAUNCHER: CauseEntry = CauseEntry {
     title: "a launcher ended with an error, or its exit code is not known",
     text: "A run is good when every node's launcher ends with 0; a rank may print figures and die in teardown.",
 };
+pub(super) const UNSEEN: CauseEntry = CauseEntry {
+    id: "logs-of-ranks-missing",
+    title: "the logs of some ranks were not given",
+    text: "Files are of one rank or node each, and there are fewer than ranks or nodes. A failure in the others was not looked for.",
+};
+
 pub(super) const MARKER: CauseEntry = CauseEntry {
     id: "failure-in-log",
     title: "a rank printed a failure",
@@ -136,8 +142,8 @@ pub(super) const SAYS_FAIL: CauseEntry = CauseEntry {
 /// Causes of this part. Patterns name those of the topology and of the table of versions, too.
 pub const CAUSES: &[&[CauseEntry]] = &[&[
     BELOW, UNJUDGED, ABOVE, NOT_RUN, MISSING, STACK, MIXED, SILENT, UNEVEN, VARY, SLOWER, GONE, WRONG, FAR,
-    ACCOUNTS, NO_NUMBER, IGNORED, UNVERIFIED, TOTAL, CUT, STOPPED, NO_SUMMARY, LAUNCHER, MARKER, UNREAD,
-    SAYS_FAIL,
+    ACCOUNTS, NO_NUMBER, IGNORED, UNVERIFIED, TOTAL, CUT, STOPPED, NO_SUMMARY, LAUNCHER, MARKER, UNSEEN,
+    UNREAD, SAYS_FAIL,
 ]];
 
 /// Ids of the findings of a verdict with what each looks at. An id is never used again for something else.

@@ -113,6 +113,7 @@ pub(super) fn run(known: &Known<'_>) -> Vec<Finding> {
         return all;
     }
     all.extend(parts(known));
+    all.extend(cases(known));
     all.extend(present::findings(known));
     all.extend(versions(known));
     all.extend(offset(known));
@@ -220,6 +221,28 @@ fn parts(known: &Known<'_>) -> Vec<Finding> {
         }
     }
     all
+}
+
+/// V2's test prints the same lines in each of its cases: one of each rank for each operation. Counts of the whole run are
+/// compared, for lines of ranks may come after the heading of the next case.
+fn cases(known: &Known<'_>) -> Option<Finding> {
+    let run = known.run;
+    if run.kind != Kind::V2 {
+        return None;
+    }
+    let ranks = run.figures.iter().filter_map(|figure| figure.rank).collect::<BTreeSet<u32>>().len() as u64;
+    let most = run.cases.lines.values().copied().max().unwrap_or(0);
+    // The heading of a case is rank 0's: it may be in a file that was not given.
+    let wanted = run.cases.begun.saturating_mul(ranks).max(most);
+    let (op, lines) = run.cases.lines.iter().find(|(_, lines)| **lines < wanted)?;
+    Some(not_run(
+        &format!("the last of {} cases", run.cases.begun.max(1)),
+        format!(
+            "it is not whole: {lines} lines of {op}, and {} cases of {ranks} ranks print {wanted}",
+            run.cases.begun.max(1)
+        ),
+        run.cases.latest.as_ref().unwrap_or(&run.place),
+    ))
 }
 
 fn not_run(what: &str, seen: String, place: &Place) -> Finding {
@@ -377,6 +400,21 @@ fn end(known: &Known<'_>) -> Option<Finding> {
             }
             if run.ended.is_none() {
                 lacks.push("the last line (DeepEP benchmark complete.)");
+            }
+        }
+        Kind::V2 if !run.figures.is_empty() && !run.exits.iter().any(|exit| exit.code == 0) => {
+            lacks.push(
+                "what shows that no further case was to come (the test prints no last line; give its exit code with it)",
+            );
+            if run.cases.begun > 0 {
+                let of = |dtype: &str| {
+                    run.figures.iter().any(|figure| figure.op == "dispatch" && figure.dtype == dtype)
+                };
+                if !of("bf16") {
+                    lacks.push("cases with BF16 dispatch");
+                } else if !of("fp8") {
+                    lacks.push("cases with FP8 dispatch");
+                }
             }
         }
         Kind::Alltoall if run.ended.is_none() && !run.figures.is_empty() => {

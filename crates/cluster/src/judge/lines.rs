@@ -29,7 +29,8 @@ pub(super) fn each(
     let mut give = |number: u64, held: &mut Vec<u8>| {
         if !held.is_empty() {
             // Colours and tabs may stand within what is looked for.
-            if memchr::memchr3(0x1b, b'\t', 0, held).is_some() || wanted(held) {
+            let taken = wanted(held);
+            if taken || memchr::memchr3(0x1b, b'\t', 0, held).is_some() {
                 line(number, &plain(String::from_utf8_lossy(held)));
             }
             held.clear();

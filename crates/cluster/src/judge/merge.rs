@@ -6,13 +6,18 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{Kind, MARKS, Run};
+use super::coverage;
+use super::model::{KEPT, Kind, LogFile, MARKS, Run};
 
 /// The runs, each whole.
 pub(super) fn join(parts: &[Run], nodes: Option<u64>) -> Vec<Run> {
     let (mut runs, mut loose) = (Vec::<Run>::new(), Vec::<Run>::new());
-    for part in parts {
-        if part.kind == Kind::Unknown {
+    let training = parts.iter().any(|part| part.kind == Kind::Training);
+    let parts: Vec<Run> = parts.iter().map(with_its_file).collect();
+    for part in &parts {
+        if training && coverage::is_quiet_log(part) {
+            loose.push(Run { kind: Kind::Fragment, ..part.clone() });
+        } else if part.kind == Kind::Unknown {
             runs.push(part.clone());
         } else if belongs_to_another(part) {
             loose.push(part.clone());
@@ -26,6 +31,8 @@ pub(super) fn join(parts: &[Run], nodes: Option<u64>) -> Vec<Run> {
         let takes = |run: &Run| match part.kind {
             Kind::Guide => run.kind == Kind::Guide,
             Kind::Summary => run.kind == Kind::Training,
+            // The log of a rank without a word that is looked for: of the training run, if there is one.
+            _ if training && part.is_empty() => run.kind == Kind::Training,
             _ => run.kind != Kind::Unknown,
         };
         let near = runs.iter().position(|run| takes(run) && folder(run) == folder(&part));
@@ -35,6 +42,19 @@ pub(super) fn join(parts: &[Run], nodes: Option<u64>) -> Vec<Run> {
         }
     }
     runs
+}
+
+/// With the file that it comes from as the one that it is made of.
+fn with_its_file(part: &Run) -> Run {
+    let mut part = part.clone();
+    if part.logs.is_empty() && part.kind != Kind::Summary {
+        part.logs.push(LogFile {
+            name: part.place.file.clone(),
+            training: part.training.is_some(),
+            speakers: part.speakers.clone(),
+        });
+    }
+    part
 }
 
 /// It has nothing that a run could be told by.
@@ -99,6 +119,13 @@ fn absorb(run: &mut Run, part: &Run) {
     run.exits.extend(part.exits.iter().cloned());
     run.nics.extend(part.nics.iter().cloned());
     run.origins.extend(part.origins.iter().cloned());
+    let room = KEPT.saturating_sub(run.logs.len());
+    run.logs.extend(part.logs.iter().take(room).cloned());
+    run.cases.begun = run.cases.begun.max(part.cases.begun);
+    for (op, lines) in &part.cases.lines {
+        *run.cases.lines.entry(op.clone()).or_default() += lines;
+    }
+    fill(&mut run.cases.latest, part.cases.latest.as_ref());
     run.nvshmem_lines += part.nvshmem_lines;
     run.nvshmem_ranks.extend(&part.nvshmem_ranks);
     for (name, said) in &part.versions {

@@ -13,6 +13,7 @@ mod baseline;
 mod causes;
 mod ceiling;
 mod checks;
+mod coverage;
 mod data;
 mod evidence;
 mod files;
@@ -34,7 +35,8 @@ pub use causes::{CAUSES, CHECKS};
 pub use ceiling::Ceiling;
 pub use files::{InputError, read_baseline, read_paths};
 pub use model::{
-    Counts, Exit, Figure, Kind, Mark, NicChoice, Place, Run, Said, Section, Settings, Tests, Training,
+    Cases, Counts, Exit, Figure, Kind, LogFile, Mark, NicChoice, Place, Run, Said, Section, Settings,
+    Speakers, Tests, Training,
 };
 pub use read::read;
 pub use refs::{GpuMachine, Prior, REFERENCES_SCHEMA, Reference, References, references};

@@ -323,6 +323,8 @@ pub struct Exit {
     pub who: String,
     /// It is a row of Slurm's accounting: a job's rows are of the same launchers again.
     pub accounting: bool,
+    /// The row is of a numbered step (`4711.0`): its code is the highest of all of its tasks.
+    pub step: bool,
     /// Where.
     pub place: Place,
 }
@@ -359,6 +361,46 @@ pub struct Tests {
     pub unverified: Option<Said>,
 }
 
+/// Who wrote the lines of a file, as launchers' tags before them say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Speakers {
+    /// Lines that were read.
+    pub lines: u64,
+    /// Those with a tag.
+    pub tagged: u64,
+    /// Ranks: `[rank3]:`.
+    pub ranks: BTreeSet<u32>,
+    /// Tasks, which are ranks or nodes: `3: `, `[1,3]<stdout>:`.
+    pub tasks: BTreeSet<u32>,
+    /// Pods and addresses.
+    pub hosts: BTreeSet<String>,
+}
+
+/// A file that a run was put together from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogFile {
+    /// Its name.
+    pub name: String,
+    /// It has iterations.
+    pub training: bool,
+    /// Who wrote it.
+    pub speakers: Speakers,
+}
+
+/// Cases of V2's test. Each prints one line for each rank and operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cases {
+    /// Cases that began.
+    pub begun: u64,
+    /// Lines with figures, by operation.
+    pub lines: BTreeMap<String, u64>,
+    /// Where the latest began.
+    pub latest: Option<Place>,
+}
+
 /// One run, or what one file has of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -385,6 +427,12 @@ pub struct Run {
     pub figures: Vec<Figure>,
     /// Nodes and launchers that the lines come from.
     pub origins: BTreeSet<String>,
+    /// Who wrote the lines of its file.
+    pub speakers: Speakers,
+    /// The files that it was put together from.
+    pub logs: Vec<LogFile>,
+    /// Cases of V2's test.
+    pub cases: Cases,
     /// What went wrong.
     pub marks: Vec<Mark>,
     /// Exit codes.

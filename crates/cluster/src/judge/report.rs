@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::causes::UNSEEN;
 use super::model::{Kind, Place, Settings, Training};
 use super::text;
 use super::weigh::{Known, Metric};
@@ -183,7 +184,10 @@ fn verdict(runs: &[RunSummary], metrics: &[Metric], findings: &[Finding]) -> Ver
     let reasons: Vec<String> =
         of(Status::Fail).chain(of(Status::Unknown)).chain(of(Status::Warn)).map(reason).collect();
     let nothing = metrics.is_empty() && runs.iter().all(|run| run.training.is_none());
-    let not_run = of(Status::Unknown).any(|finding| NOT_RUN.contains(&finding.id.as_str()));
+    let not_run = of(Status::Unknown).any(|finding| {
+        // Logs that were not given say nothing of whether the run ran.
+        NOT_RUN.contains(&finding.id.as_str()) && finding.cause.as_deref() != Some(UNSEEN.id)
+    });
     let status = if of(Status::Fail).next().is_some() {
         Outcome::Fail
     } else if not_run || nothing {

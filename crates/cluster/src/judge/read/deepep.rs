@@ -199,6 +199,8 @@ fn low_latency(scan: &mut Scan, line: &Line<'_>) -> bool {
 
 /// `* EP:   0/16 | dispatch: 90 GB/s (SO), 310 GB/s (SU), 866.000 us, 1 bytes | copy: ...`.
 fn elastic(scan: &mut Scan, line: &Line<'_>) -> bool {
+    /// Operations that are counted: the test has five.
+    const OPS: usize = 16;
     let text = line.text;
     let Some(rank) = whole(text, " EP: ").and_then(|rank| u32::try_from(rank).ok()) else { return false };
     let ranks = text.split(" EP: ").nth(1).and_then(|rest| whole(rest, "/"));
@@ -213,6 +215,9 @@ fn elastic(scan: &mut Scan, line: &Line<'_>) -> bool {
     let place = scan.place(line);
     let dtype = if op.contains("combine") { "bf16".to_owned() } else { scan.v2_dtype.clone() };
     let run = scan.open(Kind::V2, line);
+    if run.cases.lines.len() < OPS || run.cases.lines.contains_key(&op) {
+        *run.cases.lines.entry(op.clone()).or_default() += 1;
+    }
     run.settings.ranks = ranks.or(run.settings.ranks);
     let (section, counts, value, beside) = if out > 0.0 {
         (Section::Internode, Counts::Nodes, out, Some(up))
@@ -253,7 +258,11 @@ fn v2_settings(scan: &mut Scan, line: &Line<'_>) -> bool {
             Some(_) => "bf16".to_owned(),
             None => String::new(),
         };
-        scan.open(Kind::V2, line).tests.begun += 1;
+        let place = scan.place(line);
+        let run = scan.open(Kind::V2, line);
+        run.tests.begun += 1;
+        run.cases.begun += 1;
+        run.cases.latest = Some(place);
         return true;
     }
     if let Some(rest) = text.strip_prefix("Ranks: ") {

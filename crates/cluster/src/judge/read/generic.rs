@@ -151,16 +151,27 @@ fn transport(run: &mut Run, text: &str) {
 /// `exit code 1`, `exit=0`, `exitcode  : -6`, `Exited with exit code 1`, and Slurm's accounting: `COMPLETED  0:0`.
 fn exits(run: &mut Run, line: &Line<'_>, place: &Place) {
     let text = line.text;
+    let row = slurm_row(text);
     let (code, accounting) = match (exit_code(text), slurm_code(text)) {
+        // A row of sacct has no word for its code.
+        (_, Some(code)) if row.is_some() => (code, true),
         (Some(code), _) => (code, false),
         (None, Some(code)) => (code, true),
         (None, None) => return,
     };
+    // The batch script and Slurm's own step are of the job again, and say nothing of tasks.
+    if code == 0 && row.is_some_and(|(_, step)| matches!(step, Some("batch" | "extern" | "interactive"))) {
+        return;
+    }
     if run.exits.len() < KEPT {
+        let step = row.is_some_and(|(_, step)| step.is_some_and(|step| step.parse::<u32>().is_ok()));
         let head = if accounting { text } else { text.split("xit").next().unwrap_or(text) };
         let task = line.origin.task.map_or(String::new(), |task| format!("{task} "));
-        let who = format!("{task}{} {}", line.origin.host.as_deref().unwrap_or_default(), short(head));
-        run.exits.push(Exit { code, who: who.trim().to_owned(), accounting, place: place.clone() });
+        let who = match row {
+            Some((job, _)) if accounting => job.to_owned(),
+            _ => format!("{task}{} {}", line.origin.host.as_deref().unwrap_or_default(), short(head)),
+        };
+        run.exits.push(Exit { code, who: who.trim().to_owned(), accounting, step, place: place.clone() });
     }
 }
 
@@ -190,11 +201,25 @@ fn exit_code(text: &str) -> Option<i64> {
     })
 }
 
+/// Job and step that a row of sacct begins with: `4711`, `4711.batch`, `4711_3.0`, `4711+1.0`.
+fn slurm_row(text: &str) -> Option<(&str, Option<&str>)> {
+    let id = text.trim_start().split([' ', '|', '\t']).next()?;
+    let (job, step) = id.split_once('.').map_or((id, None), |(job, step)| (job, Some(step)));
+    let whole = job.starts_with(|c: char| c.is_ascii_digit())
+        && job.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'_' | b'+'));
+    whole.then_some((job, step))
+}
+
+/// The code of a row of sacct. A state other than `COMPLETED` is never 0, whatever its code says (`TIMEOUT 0:0`).
 fn slurm_code(text: &str) -> Option<i64> {
-    let mut words = text.split_whitespace().peekable();
+    let mut words = text.split(|c: char| c.is_whitespace() || c == '|').peekable();
     while let Some(state) = words.next() {
-        if !matches!(state, "COMPLETED" | "FAILED" | "NODE_FAIL" | "OUT_OF_MEMORY" | "TIMEOUT" | "CANCELLED")
-        {
+        // sacct cuts long states: `OUT_OF_ME+`.
+        let state = state.trim_end_matches('+');
+        if !matches!(
+            state,
+            "COMPLETED" | "FAILED" | "NODE_FAIL" | "OUT_OF_MEMORY" | "OUT_OF_ME" | "TIMEOUT" | "CANCELLED"
+        ) {
             continue;
         }
         // Further columns may lie between.
@@ -202,7 +227,11 @@ fn slurm_code(text: &str) -> Option<i64> {
             if let Some((code, signal)) = word.split_once(':')
                 && let (Ok(code), Ok(signal)) = (code.parse::<i64>(), signal.parse::<i64>())
             {
-                return Some(if code == 0 && signal != 0 { 128 + signal } else { code });
+                return Some(match (code, signal) {
+                    (0, 0) => i64::from(state != "COMPLETED"),
+                    (0, signal) => 128_i64.saturating_add(signal),
+                    _ => code,
+                });
             }
         }
     }
@@ -226,6 +255,8 @@ mod tests {
             ("4711.0  bash  COMPLETED      0:0", Some(0)),
             ("4711  train  FAILED  1:0", Some(1)),
             ("4711  train  OUT_OF_MEMORY  0:125", Some(253)),
+            ("4711.0|TIMEOUT|0:0", Some(1)),
+            ("4711.0 OUT_OF_ME+ 0:9", Some(137)),
             ("the complexity of this", None),
             ("early exit 3rd layer", None),
             ("exited", None),

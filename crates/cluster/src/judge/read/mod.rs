@@ -8,10 +8,12 @@ mod nccl;
 mod sieve;
 mod training;
 
+use std::cell::RefCell;
 use std::io::{BufRead, Read};
 
+use super::coverage;
 use super::lines::{self, Origin};
-use super::model::{Kind, Place, Run, Said, Section};
+use super::model::{Kind, Place, Run, Said, Section, Speakers};
 
 /// Bytes of a JSON document that are read; a longer one is read as text.
 const JSON_LIMIT: u64 = 32 << 20;
@@ -30,9 +32,14 @@ pub fn read(name: &str, mut input: impl BufRead) -> Vec<Run> {
         }
     }
     let mut scan = Scan::new(name);
-    if let Err(error) =
-        lines::each(head.as_slice().chain(input), sieve::takes, |number, text| scan.line(number, text))
-    {
+    let speakers = RefCell::new(Speakers::default());
+    let wanted = |bytes: &[u8]| {
+        coverage::hear(&mut speakers.borrow_mut(), bytes);
+        sieve::takes(bytes)
+    };
+    let end = lines::each(head.as_slice().chain(input), wanted, |number, text| scan.line(number, text));
+    scan.speakers = speakers.take();
+    if let Err(error) = end {
         let file = scan.file.clone();
         scan.current().unread = Some(format!("reading of {file} stopped: {error}"));
     }
@@ -64,6 +71,8 @@ pub(super) struct Scan {
     v2_dtype: String,
     /// The part of the guide's benchmark whose heading came last.
     heading: Option<Section>,
+    /// Who wrote the lines.
+    speakers: Speakers,
     /// The collective that was named since the last table.
     collective: Option<Said>,
 }
@@ -76,6 +85,7 @@ impl Scan {
             now: 0,
             v2_dtype: String::new(),
             heading: None,
+            speakers: Speakers::default(),
             collective: None,
         }
     }
@@ -152,6 +162,9 @@ impl Scan {
             .collect();
         if runs.is_empty() {
             runs.push(Run::new(Kind::Unknown, &self.file, 0));
+        }
+        for run in &mut runs {
+            run.speakers.clone_from(&self.speakers);
         }
         runs
     }

@@ -116,7 +116,7 @@ const WANTED: &[&str] = &[
     "xit",
     "COMPLETED",
     "NODE_FAIL",
-    "OUT_OF_MEMORY",
+    "OUT_OF_ME",
     "TIMEOUT",
     "CANCELLED",
 ];
