@@ -72,3 +72,49 @@ fn what_is_not_there() {
     let near = run(&["peermem-gone"]);
     assert!(String::from_utf8_lossy(&near.stderr).contains("peermem-missing"));
 }
+
+/// A remedy that tells to run this program names options that it has.
+#[test]
+fn commands_of_remedies_are_commands() {
+    let mut checked = 0;
+    for text in expertrail_cluster::causes::texts() {
+        for step in text.remedies.iter().flat_map(|remedy| &remedy.steps) {
+            for line in step.lines().filter(|line| line.trim_start().starts_with("expertrail ")) {
+                let command = line.split("  #").next().unwrap_or_default();
+                if command.contains(['|', '$', '>', ';', '&']) && !command.contains('<') {
+                    continue;
+                }
+                // A placeholder may hold blanks; a number does for most of them.
+                let mut filled = String::new();
+                let mut inside = false;
+                for c in command.replace(['\'', '"'], "").chars() {
+                    match c {
+                        '<' => inside = true,
+                        '>' => {
+                            inside = false;
+                            filled.push('1');
+                        }
+                        _ if inside => {}
+                        _ => filled.push(c),
+                    }
+                }
+                let words = filled.split_whitespace().skip(1).filter(|word| *word != "...");
+                // With --help last an option that does not exist is still an error, and nothing runs.
+                let output = assert_cmd::Command::cargo_bin("expertrail")
+                    .unwrap()
+                    .args(words)
+                    .arg("--help")
+                    .output()
+                    .unwrap();
+                assert!(
+                    output.status.success(),
+                    "{}: {line}\n{}",
+                    text.id,
+                    String::from_utf8_lossy(&output.stderr)
+                );
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 30, "{checked}");
+}

@@ -63,6 +63,8 @@ pub struct Case {
     pub preflight: Vec<Finding>,
     /// Causes that `judge` reads from benchmark figures in the logs: cause id, why, where.
     pub judged: Vec<(&'static str, String, Place)>,
+    /// `judge` fails figures of these logs, for whatever cause.
+    pub figures_fail: bool,
     /// Part of the input was not read, or nothing in it is known: without a finding it says nothing good either.
     pub incomplete: bool,
     /// What should be said of the input: files that could not be read, several versions of one library.

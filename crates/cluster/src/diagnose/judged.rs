@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::case::Case;
 use super::event::{Event, Place, Role};
+use crate::finding::{Finding, Status};
 use crate::{causes, judge};
 
 /// Kinds of lines that say that a file has figures.
@@ -45,6 +46,7 @@ pub(super) fn add(case: &mut Case, again: &[(String, Again)]) {
         };
         if let Some(report) = verdict(source) {
             let place = Place { file: index as u32, line: 1 };
+            failing(case, &report);
             found.extend(judge::patterns(&report).into_iter().map(|(cause, why, _)| (cause, why, place)));
             continue;
         }
@@ -66,6 +68,7 @@ pub(super) fn add(case: &mut Case, again: &[(String, Again)]) {
     }
     if !runs.is_empty() {
         let report = judge::judge(&runs, &judge::Options::default());
+        failing(case, &report);
         for (cause, why, at) in judge::patterns(&report) {
             let place = place(case, &at);
             found.push((cause, why, place));
@@ -75,6 +78,19 @@ pub(super) fn add(case: &mut Case, again: &[(String, Again)]) {
         let Some(entry) = causes::get(&cause) else { continue };
         record(case, &why, place);
         case.judged.push((entry.id, why, place));
+    }
+}
+
+/// Finding of `judge` that one node or rank is far below the others. Figures that are low on all may be of a slower machine than assumed.
+const LOW: &str = "J008";
+
+/// Notes figures that fail without a pattern: something is wrong, and the figures alone do not say what.
+fn failing(case: &mut Case, report: &judge::Report) {
+    let low = |finding: &&Finding| finding.status == Status::Fail && finding.id == LOW;
+    if let Some(finding) = report.findings.iter().find(low) {
+        case.figures_fail = true;
+        case.notes
+            .push(format!("figures fail ({}): `expertrail judge` says which and against what", finding.id));
     }
 }
 

@@ -136,6 +136,15 @@ impl Count {
             };
             self.ends.insert(writer, Draft { event, writer });
         }
+        // Where all lines were kept, the last is among them, and files before this one may leave no room for it.
+        for draft in self.first.iter().chain(self.by_writer.values()) {
+            let room = self.ends.len() < RANKS;
+            match self.ends.get_mut(&draft.writer) {
+                Some(known) if known.event.place < draft.event.place => *known = draft.clone(),
+                None if room => drop(self.ends.insert(draft.writer, draft.clone())),
+                _ => {}
+            }
+        }
     }
 
     /// Keeps the event.

@@ -15,6 +15,17 @@ use super::scan::{self, Hits, Scanner, scanner};
 use super::structured::{self, Describe, State, Tables};
 use super::time::{Clock, Stamp};
 
+/// Signals of waits that ended: their time is not that of the line they follow.
+const WAITED: [&str; 7] = [
+    "cpu-recv-timeout",
+    "dispatch-timeout",
+    "kernel-timeout",
+    "low-latency-timeout",
+    "nccl-watchdog",
+    "timeout-check-failed",
+    "v2-dispatch-wait",
+];
+
 /// Lines that are cut by one another are taken apart so often.
 const DEPTH: u8 = 24;
 
@@ -54,6 +65,8 @@ pub(super) struct Source {
     depth: u8,
     /// Time of a line that a traceback goes on from, and whose traceback it is.
     carry: Option<(Stamp, Writer)>,
+    /// The lines since then are of a traceback.
+    traceback: bool,
     /// Seconds of the days that have passed since the first time of day, and the last time of day, with them.
     day: (f64, f64),
     /// Writers of whom Python just ignored an exception, and the line that says so.
@@ -153,6 +166,7 @@ impl Source {
             last: None,
             depth: 0,
             carry: None,
+            traceback: false,
             day: (0.0, f64::NEG_INFINITY),
             ignored: Vec::new(),
             open: None,
@@ -460,6 +474,8 @@ impl Source {
             None => (None, 0),
         };
         let silence = silence(text, before, origin.time);
+        // The end of a wait is minutes later than the last line before it.
+        let borrowed = origin.time.is_none() && seconds.is_some();
         for &hit in &self.hits.signals {
             if !self.scanner.confirm(hit, &line, None) {
                 continue;
@@ -468,6 +484,8 @@ impl Source {
             if ignored && matches!(signal.role, Role::Failure | Role::Follower) {
                 continue;
             }
+            let (seconds, clock) =
+                if borrowed && WAITED.contains(&signal.id) { (None, 0) } else { (seconds, clock) };
             let count = self.part.counts.entry(hit).or_default();
             if !count.line(writer, node, seconds) {
                 // Beyond the bound only the last counts: no event is made of the others.
@@ -578,17 +596,20 @@ impl Source {
     fn time(&mut self, text: &[u8], own: Option<Stamp>, writer: Writer) -> Option<Stamp> {
         if let Some(stamp) = own.map(|stamp| self.past_midnight(stamp)) {
             self.carry = Some((stamp, writer));
+            self.traceback = false;
             return Some(stamp);
         }
         let (stamp, whose) = self.carry?;
         if whose != writer {
             return None;
         }
-        if !(matches!(text.first(), Some(b' ' | b'\t')) || text.starts_with(b"Traceback (most")) {
-            // The exception ends its traceback; anything else ended it before.
-            self.carry = None;
+        if matches!(text.first(), Some(b' ' | b'\t')) || text.starts_with(b"Traceback (most") {
+            self.traceback = true;
+            return Some(stamp);
         }
-        Some(stamp)
+        // The exception ends its traceback. Any other line is of a time that nothing tells.
+        self.carry = None;
+        std::mem::take(&mut self.traceback).then_some(stamp)
     }
 }
 

@@ -1,7 +1,7 @@
 //! From claims to an answer: which are confident, which came first, what nothing explains.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ pub struct Diagnosis {
     /// Questions that separate the causes of one message, where it occurs.
     pub questions: Vec<Answered>,
     /// Versions found, in the keys of `expertrail stack`.
-    pub versions: std::collections::BTreeMap<String, Known>,
+    pub versions: BTreeMap<String, Known>,
     /// Files that were read.
     pub files: Vec<String>,
     /// What else should be said of the input.
@@ -178,7 +178,8 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let slow = cautions.is_empty() && hypotheses.iter().any(|claim| rests_on_figure(case, claim));
     let outcome = if !findings.is_empty() {
         Outcome::CauseFound
-    } else if slow || case.incomplete || (suspicious && !healed.run_succeeded_after_all) {
+    } else if slow || case.incomplete || case.figures_fail || (suspicious && !healed.run_succeeded_after_all)
+    {
         Outcome::NotDeterminable
     } else {
         Outcome::NothingFound
@@ -412,8 +413,16 @@ pub(super) fn line(case: &Case, event: &Event) -> Line {
     }
 }
 
-/// The first line of each kind, at most [`LISTED`].
+/// The earliest line of each kind, at most [`LISTED`] kinds, in order of reading.
 fn one_of_each(case: &Case, events: &mut dyn Iterator<Item = &Event>) -> Vec<Line> {
-    let mut seen = BTreeSet::new();
-    events.filter(|event| seen.insert(event.signal)).take(LISTED).map(|event| line(case, event)).collect()
+    let mut kinds: Vec<&str> = Vec::new();
+    let mut of: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
+    for event in events {
+        if !of.contains_key(event.signal) {
+            kinds.push(event.signal);
+        }
+        of.entry(event.signal).or_default().push(event);
+    }
+    let first = |kind: &str| of.get(kind).and_then(|events| earliest(events.iter().copied()));
+    kinds.into_iter().filter_map(first).take(LISTED).map(|event| line(case, event)).collect()
 }

@@ -111,7 +111,10 @@ pub(super) fn rc_layout(case: &Case, mut claim: Claim) -> Option<Claim> {
     let loads = version.map_or("of an NGC 26 image".to_owned(), |version| version);
     if claim.confidence == Confidence::Possible {
         // A pair that is known to be bad stays a hypothesis beside whatever else is seen.
-        if questions.mismatch != Some(true) && decided(case, &questions, "nvshmem-rc-layout-mismatch") {
+        let later = questions.when.answer == When::Later;
+        if questions.mismatch != Some(true)
+            && (later || decided(case, &questions, "nvshmem-rc-layout-mismatch"))
+        {
             return None;
         }
         claim = saying(

@@ -235,7 +235,7 @@ impl Questions {
         if self.reached.answer == Reached::Unknown && case.ranks_seen.len() < 2 {
             return "The logs of all ranks of this run: which rank never came to the call, and what it wrote last.".to_owned();
         }
-        "`expertrail check --target deepep-ibgda` on every node of the run: keys and modules of the driver, and the NIC of each GPU.".to_owned()
+        "`expertrail check --for deepep-ibgda` on every node of the run: keys and modules of the driver, and the NIC of each GPU.".to_owned()
     }
 }
 
