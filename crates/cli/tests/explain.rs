@@ -106,12 +106,11 @@ fn commands_of_remedies_are_commands() {
                     .arg("--help")
                     .output()
                     .unwrap();
-                assert!(
-                    output.status.success(),
-                    "{}: {line}\n{}",
-                    text.id,
-                    String::from_utf8_lossy(&output.stderr)
-                );
+                let error = String::from_utf8_lossy(&output.stderr);
+                // Values are placeholders; names are not.
+                for wrong in ["unexpected argument", "unrecognized subcommand"] {
+                    assert!(!error.contains(wrong), "{}: {line}\n{error}", text.id);
+                }
                 checked += 1;
             }
         }
