@@ -176,3 +176,49 @@ fn own_errors_that_name_no_cause_are_failures() {
     );
     assert_eq!(differ.findings[0].cause, "expertrail-calls-differ");
 }
+
+/// A success that no rank signed does not bring a rank back that cannot have gone on.
+#[test]
+fn unsigned_success_heals_no_dead_rank() {
+    for dead in [
+        "CUDA error: an illegal memory access was encountered",
+        "Bus error (core dumped)",
+        "Segmentation fault (core dumped)",
+        "CUDA error: uncorrectable ECC error encountered",
+        "KeyError: 'tokens'",
+    ] {
+        for good in
+            ["Training finished.", "# Avg bus bandwidth    : 19.62", "[rank0]: iteration 30/30 loss 2.1"]
+        {
+            let diagnosis = one(&format!("[rank3]: {dead}\n{good}\n"));
+            assert_ne!(diagnosis.outcome, Outcome::NothingFound, "{dead}, then {good}");
+        }
+    }
+}
+
+/// An illegal access that surely came first is no follower.
+#[test]
+fn an_illegal_access_may_be_first() {
+    let diagnosis =
+        one("2026-05-02 10:00:00 [rank4]: CUDA error: an illegal memory access was encountered\n\
+                         2026-05-02 10:01:40 [rank0]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n");
+    assert_eq!(first(&diagnosis), (Some(4), 1));
+}
+
+/// With one file for each rank the last step of every rank is known, however many files there are.
+#[test]
+fn the_last_step_of_each_of_many_files() {
+    let texts: Vec<(String, String)> = (0..12)
+        .map(|rank| {
+            let last = if rank == 7 { 31 } else { 90 };
+            let steps: String = (1..=last).map(|step| format!("iteration {step}/2000 loss 3.0\n")).collect();
+            (format!("rank-{rank}.log"), steps)
+        })
+        .collect();
+    let files: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let diagnosis = diagnose(&files);
+    let line = |rank: u32| {
+        diagnosis.ranks.iter().find(|known| known.rank == rank).unwrap().progress.as_ref().unwrap().line
+    };
+    assert_eq!((line(0), line(7), line(11)), (90, 31, 90));
+}

@@ -583,12 +583,12 @@ fn own_results() {
     let all = judge::judge(&judge::read_paths(&[results.join("h200-x2")]).unwrap(), &Options::default());
     assert_eq!(all.runs.iter().filter(|run| run.kind == Kind::Expertrail).count(), 4);
     assert_ne!(all.verdict.status, Outcome::Fail, "{}", all.text());
-    // On the CPU plain copies are the yardstick, and calls may beat it: that is no pass.
+    // On the CPU plain copies are the yardstick, and calls may beat it: a warning, because a share of it says nothing.
     let cpu = judge::judge(
         &judge::read_paths(&[results.join("cpu-2core/deepseek-v3-bf16-r4.json")]).unwrap(),
         &Options::default(),
     );
-    outcome(&cpu, Outcome::Inconclusive, 3);
+    outcome(&cpu, Outcome::Warn, 0);
     assert!(found(&cpu, "J002")[0].2.contains("yardstick"));
 }
 

@@ -54,8 +54,24 @@ const LAST_WORDS: [&str; 10] = [
     "SIGKILL",
 ];
 
+/// What no process of a GPU goes on from, whatever the line is in the story.
+const DEADLY: [&str; 8] = [
+    "illegal memory access",
+    "Segmentation fault",
+    "Bus error",
+    "core dumped",
+    "fallen off the bus",
+    "uncorrectable ECC",
+    "oom_kill event",
+    "SIGKILL",
+];
+
 /// Whether a process does not outlive the line.
 fn ends_a_process(event: &Event) -> bool {
+    let bad = matches!(event.role, Role::Failure | Role::Follower | Role::Warning);
+    if bad && DEADLY.iter().any(|words| event.text.contains(words)) {
+        return true;
+    }
     event.role == Role::Failure
         && (event.text.trim_end().ends_with("Error")
             || LAST_WORDS.iter().any(|words| event.text.contains(words)))

@@ -34,7 +34,13 @@ pub fn text(diagnosis: &Diagnosis) -> String {
                 "NOT DETERMINABLE: something is wrong, and these logs alone do not say what\n"
             });
         }
-        Outcome::NothingFound => out.push_str("NOTHING WRONG FOUND in these logs\n"),
+        Outcome::NothingFound if diagnosis.cautions.is_empty() => {
+            out.push_str("NOTHING WRONG FOUND in these logs\n");
+        }
+        Outcome::NothingFound => {
+            let causes: Vec<&str> = diagnosis.cautions.iter().map(|found| found.cause.as_str()).collect();
+            let _ = writeln!(out, "NO FAILURE in these logs, but look at: {}", causes.join(", "));
+        }
     }
     if let Some(first) = &diagnosis.first_failure {
         let _ = writeln!(out, "first failure: {}", place(first));
@@ -46,7 +52,7 @@ pub fn text(diagnosis: &Diagnosis) -> String {
     }
     hypotheses(&mut out, diagnosis);
     for found in &diagnosis.cautions {
-        let _ = write!(out, "\nslower, not failed: ");
+        out.push_str("\ncaution (ended no run in these logs): ");
         finding(&mut out, found);
     }
     // Without findings everything is unexplained, and the first failure stands above.

@@ -195,6 +195,10 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let first = earliest(first_evidence.into_iter().filter(telling).chain(failures()))
         .or_else(|| earliest(follows.clone()))
         .filter(|_| outcome != Outcome::NothingFound || failures().next().is_some());
+    // An illegal access mostly follows. One that surely came before everything else does not.
+    let access = || follows.clone().filter(|event| event.signal == "cuda-illegal-memory-access");
+    let first = first
+        .map(|known| earliest(access().filter(|event| event.before(known) == Some(true))).unwrap_or(known));
     let managers = managers(case);
     let diagnosed = |claims: &[Claim]| claims.iter().map(|claim| diagnosed(case, claim, &managers)).collect();
     let lines = |events: &mut dyn Iterator<Item = &Event>| one_of_each(case, events);

@@ -153,6 +153,10 @@ fn first_of_all(case: &Case, mut claim: Claim) -> Option<Claim> {
     if ended_well(case, event) || failed_before(case, event, KINDS) {
         return None;
     }
+    // What is raised while a process is being stopped from outside is no cause.
+    if case.events("sigterm").any(|stop| stop.before(event) == Some(true)) {
+        return None;
+    }
     let explained = confident_claims(case, RESIDUAL).iter().any(|other| {
         other.evidence.iter().filter_map(|&place| at(case, place)).any(|evidence| {
             let same = evidence.place.file == event.place.file

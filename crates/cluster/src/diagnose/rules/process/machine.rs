@@ -205,7 +205,7 @@ fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
         (node, None) => node.map(str::to_owned),
     };
     // A kernel log keeps Xids of earlier days, and its clock is its own.
-    let done = case.events.iter().any(whole_run);
+    let done = case.events.iter().any(|good| whole_run(good) && event.before(good) != Some(false));
     let failed = case
         .events
         .iter()
