@@ -211,8 +211,9 @@ fn the_last_step_of_each_of_many_files() {
     let texts: Vec<(String, String)> = (0..12)
         .map(|rank| {
             let last = if rank == 7 { 31 } else { 90 };
-            let steps: String = (1..=last).map(|step| format!("iteration {step}/2000 loss 3.0\n")).collect();
-            (format!("rank-{rank}.log"), steps)
+            let steps: Vec<String> =
+                (1..=last).map(|step| format!("iteration {step}/2000 loss 3.0")).collect();
+            (format!("rank-{rank}.log"), steps.join("\n"))
         })
         .collect();
     let files: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();

@@ -32,6 +32,7 @@ pub struct Variable {
 
 /// What is known of a run: its logs, and what was given beside them.
 #[derive(Clone, Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is something that the logs show or do not")]
 pub struct Case {
     /// Names of the files.
     pub files: Vec<String>,

@@ -102,6 +102,25 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// A rule of which nothing is said yet: what tables fill in with `..Rule::LIKELY`.
+    pub const LIKELY: Self = Self {
+        cause: "",
+        needs: &[],
+        any: &[],
+        unless: &[],
+        confidence: Confidence::Likely,
+        because: "",
+        rules_out: &[],
+        refine: None,
+    };
+    /// As [`Rule::LIKELY`], for lines that nothing else writes.
+    pub const CERTAIN: Self = Self { confidence: Confidence::Certain, ..Self::LIKELY };
+
+    /// A rule whose message says it all.
+    pub const fn plain(cause: &'static str, any: &'static [&'static str], because: &'static str) -> Self {
+        Self { cause, any, because, ..Self::CERTAIN }
+    }
+
     /// The claim that this rule makes about `case`, if it applies.
     pub fn apply(&self, case: &Case) -> Option<Claim> {
         let there = |id: &&&str| case.has(id);

@@ -108,25 +108,11 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
 ];
 
-/// A rule whose message says it all.
-const fn plain(cause: &'static str, any: &'static [&'static str], because: &'static str) -> Rule {
-    Rule {
-        cause,
-        needs: &[],
-        any,
-        unless: &[],
-        confidence: Confidence::Certain,
-        because,
-        rules_out: &[],
-        refine: None,
-    }
-}
-
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         rules_out: &["A driver that is too old: that says `CUDA driver version is insufficient` instead."],
-        ..plain(
+        ..Rule::plain(
             "gpu-arch-missing",
             &["no-kernel-image"],
             "A kernel was launched for which the extension holds no code for this GPU.",
@@ -135,7 +121,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         confidence: Confidence::Likely,
         refine: Some(symbol),
-        ..plain(
+        ..Rule::plain(
             "gpu-arch-missing",
             &["named-symbol-not-found"],
             "CUDA does not find a kernel of the extension on this GPU.",
@@ -143,7 +129,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         rules_out: &["NVSHMEM: its symbols begin with nvshmem; this one is made by nvcc's device link."],
-        ..plain(
+        ..Rule::plain(
             "deepep-build-arch-or-rdc",
             &["symbol-linked-binary"],
             "The extension was linked without its device link step: it wants a registration function that nvcc would have made.",
@@ -153,7 +139,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "A build for another GPU: the loader stops at a host symbol before any kernel is looked up.",
         ],
-        ..plain(
+        ..Rule::plain(
             "nvshmem-symbols-missing",
             &["symbol-nvshmem"],
             "The extension wants {symbol}, which the NVSHMEM library that loads does not have.",
@@ -161,7 +147,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         rules_out: &["A missing NVSHMEM: V1 and hybrid-ep ask for no NCCL package when they are built."],
-        ..plain(
+        ..Rule::plain(
             "deepep-wrong-branch",
             &["build-no-nccl"],
             "The build asks for an NCCL package, as DeepEP V2 (its main branch) does.",
@@ -169,7 +155,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         rules_out: &["A fault of the source: the compiler was killed, it reported no error."],
-        ..plain(
+        ..Rule::plain(
             "build-out-of-memory",
             &["build-killed", "build-cannot-allocate"],
             "A compiler process ({tool}) was killed or got no memory: the build host ran out of it.",
@@ -178,7 +164,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         unless: &["build-killed", "build-cannot-allocate", "cannot-allocate-memory"],
         confidence: Confidence::Likely,
-        ..plain(
+        ..Rule::plain(
             "build-out-of-memory",
             &["build-exit-137"],
             "A step of the image build was killed (137 is signal 9): most often the build host ran out of memory.",
@@ -190,26 +176,30 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Likely,
         // Ranks of a run that cannot allocate are another matter.
         refine: Some(|case, claim| case.ranks_seen.is_empty().then_some(claim)),
-        ..plain("build-out-of-memory", &[], "Memory could not be allocated while the extension was compiled.")
+        ..Rule::plain(
+            "build-out-of-memory",
+            &[],
+            "Memory could not be allocated while the extension was compiled.",
+        )
     },
     Rule {
         rules_out: &["The network and the kernels: CUPTI only profiles, and the tests fail in tuning alone."],
-        ..plain(
+        ..Rule::plain(
             "cupti-too-old",
             &["cupti-invalid-device"],
             "CUPTI does not know this GPU, so what profiles kernels (the tuning part of DeepEP's tests) stops.",
         )
     },
-    plain(
+    Rule::plain(
         "hca-offset-unset",
         &["hca-offset-unset"],
         "The benchmark stopped since NVSHMEM_HCA_OFFSET is not set: it does not know which NIC belongs to which GPU.",
     ),
     Rule {
         refine: Some(|case, claim| judged(case, claim, "aggressive-ptx-off")),
-        ..plain("aggressive-ptx-off", &[], "")
+        ..Rule::plain("aggressive-ptx-off", &[], "")
     },
-    Rule { refine: Some(wrong_device), ..plain("hca-list-wrong-device", &[], "") },
+    Rule { refine: Some(wrong_device), ..Rule::plain("hca-list-wrong-device", &[], "") },
 ];
 
 /// Benchmark figures that `judge` reads as a cause.

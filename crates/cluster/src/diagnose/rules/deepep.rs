@@ -146,18 +146,6 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal { id: "vllm-finalize-async", any: &["finalize_async"], pattern: None, role: Role::Context },
 ];
 
-/// What every rule here has in common.
-const BASE: Rule = Rule {
-    cause: "",
-    needs: &[],
-    any: &[],
-    unless: &[],
-    confidence: Confidence::Certain,
-    because: "",
-    rules_out: &[],
-    refine: None,
-};
-
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -175,7 +163,7 @@ pub(super) const RULES: &[Rule] = &[
         any: &["hybrid-ep-banner"],
         confidence: Confidence::Likely,
         refine: Some(overcount),
-        ..BASE
+        ..Rule::CERTAIN
     },
     Rule {
         cause: "cuda-ipc-across-hosts",
@@ -183,14 +171,14 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Likely,
         because: "DeepEP opened a CUDA IPC handle of a GPU in another host while it made its buffer: within an NVLink domain of several hosts the buffer must use fabric handles.",
         refine: Some(ipc),
-        ..BASE
+        ..Rule::CERTAIN
     },
     Rule {
         cause: "fabric-handle-unsupported",
         any: &["fabric-create-refused"],
         because: "Memory with a fabric handle was refused: fabric handles work on NVL72 systems, and this is an HGX node, whatever the device attribute claims.",
         refine: Some(|case, claim| fabric(case, claim, false)),
-        ..BASE
+        ..Rule::CERTAIN
     },
     Rule {
         cause: "imex-channel-missing",
@@ -198,7 +186,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Likely,
         because: "Memory with a fabric handle was refused on a system that has them: the process has no IMEX channel.",
         refine: Some(|case, claim| fabric(case, claim, true)),
-        ..BASE
+        ..Rule::CERTAIN
     },
     Rule {
         cause: "rdma-core-too-old",
@@ -209,7 +197,7 @@ pub(super) const RULES: &[Rule] = &[
             "GIN itself: `Assigned GIN plugin` and `GPU Direct RDMA Enabled` are written before the type is decided.",
             "V2's assertion where GIN is not needed: here NCCL looked for symbols that are not there.",
         ],
-        ..BASE
+        ..Rule::CERTAIN
     },
     Rule {
         cause: "deepep-v2-gin-assert",
@@ -218,7 +206,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Likely,
         because: "DeepEP V2 insists on NCCL's GIN when it starts, though GIN is switched off or only one node takes part.",
         refine: Some(gin),
-        ..BASE
+        ..Rule::CERTAIN
     },
     Rule {
         cause: "nccl-build-runtime-differ",
@@ -228,7 +216,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "A library that is too old at run time alone: what pip lists is the library, and the structure comes from the headers.",
         ],
-        ..BASE
+        ..Rule::CERTAIN
     },
 ];
 

@@ -1,6 +1,6 @@
 //! EFA and libfabric.
 
-use super::process::story::{RULE, at, failed_before, line, text, unless_fine, writers};
+use super::process::story::{at, failed_before, line, text, unless_fine, writers};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -129,7 +129,7 @@ pub(super) const RULES: &[Rule] = &[
             "a mismatch of versions would fail later, with a device found; ping and TCP say nothing of EFA",
         ],
         refine: Some(no_data),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "efa-gpu-registration",
@@ -137,7 +137,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "libfabric offers no EFA endpoint for GPU memory here; whether device files, the efa module, libfabric or the driver are at fault does not show",
         refine: Some(no_hmem),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "libfabric-build-runtime-mismatch",
@@ -148,7 +148,7 @@ pub(super) const RULES: &[Rule] = &[
             "`Disabling shared memory failed: Protocol not available` is another option and has another cause (build flags of the plugin)",
         ],
         refine: Some(unless_fine),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "libfabric-build-runtime-mismatch",
@@ -157,7 +157,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "libfabric does not know an option that the plugin sets: another version at build time, or build flags",
         refine: Some(other_option),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "efa-sync-memops",
@@ -168,7 +168,7 @@ pub(super) const RULES: &[Rule] = &[
             "`Unable to register MR` alone would fit other causes; the refused attribute comes before it here",
         ],
         refine: Some(unless_fine),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "efa-gpu-registration",
@@ -178,7 +178,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "EFA's registration of a buffer fails with `{reason}`: the provider registers GPU memory as if it were the host's",
         rules_out: &["no attribute of CUDA was refused before it, as where SYNC_MEMOPS is at fault"],
         refine: Some(registration),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "ep-wheel-without-dmabuf",
@@ -187,7 +187,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "registering the RDMA buffer fails and the machine has no nvidia_peermem: this build has no dma-buf path to take instead",
         rules_out: &["a run inside one node registers nothing, so its pass says nothing"],
         refine: Some(wheel),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "efa-peer-unresponsive",
@@ -195,7 +195,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Likely,
         because: "EFA gives up on a receiver: its process ended, or the security group, the subnet or the hardware keeps packets from it",
         refine: Some(unresponsive),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "transport-without-device",
@@ -203,7 +203,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "NVSHMEM finds no device for the transport it was told to use; an image made for EFA on a cluster without it looks like this",
         refine: Some(status_28),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "efa-gin-ring",
@@ -212,7 +212,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "DeepEP V2's queue pairs overflow the 128 places of NCCL's GIN ring on EFA",
         rules_out: &["a dead peer would be reported by EFA as an unresponsive receiver"],
         refine: Some(ring),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

@@ -107,18 +107,6 @@ pub(super) const SIGNALS: &[Signal] = &[
     Signal { id: "tweak-mknod", any: &["mknod"], pattern: Some(r"mknod\b.*gdrdrv"), role: Role::Context },
 ];
 
-/// What every rule here has in common.
-const BASE: Rule = Rule {
-    cause: "",
-    needs: &[],
-    any: &[],
-    unless: &[],
-    confidence: Confidence::Likely,
-    because: "",
-    rules_out: &[],
-    refine: None,
-};
-
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -126,14 +114,14 @@ pub(super) const RULES: &[Rule] = &[
         any: &["tweak-variable", "tweak-mknod"],
         because: "Settings that are meant to stand in for the driver's keys and modules are there, and dispatches still fail: no variable of NVSHMEM replaces them.",
         refine: Some(tweaks),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "peermem-missing",
         any: &["ibgda-alloc-skip"],
         because: "NVSHMEM could not register GPU memory with the NIC and skipped it: the kernel module that hands GPU memory to the NIC (nvidia_peermem), or gdrdrv, is not loaded there.",
         refine: Some(skipped),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "peermem-missing",
@@ -150,7 +138,7 @@ pub(super) const RULES: &[Rule] = &[
                 &["nvshmem-peer-not-accessible", "nvshmem-init-failed", "nvshmem-no-transports"],
             )
         }),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "driver-key-missing",
@@ -160,26 +148,26 @@ pub(super) const RULES: &[Rule] = &[
             "A missing peer memory module: that says `cannot allocate buffer on the specified memory type`.",
         ],
         refine: Some(keys),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "non-mlx5-nic",
         needs: &["nic-not-mlx5"],
         refine: Some(|case, claim| names(case, claim, false)),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "nvshmem-hca-prefix",
         needs: &["nic-not-mlx5"],
         refine: Some(|case, claim| names(case, claim, true)),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gdrcopy-missing",
         needs: &["register-mem-handle-failed", "gdrcopy-unsupported"],
         confidence: Confidence::Certain,
         because: "NVSHMEM has no GDRCopy to register GPU memory with, and registration failed: /dev/gdrdrv or its library is not in the container.",
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gdrcopy-missing",
@@ -189,7 +177,7 @@ pub(super) const RULES: &[Rule] = &[
         refine: Some(|case, claim| {
             blocked(case, claim, &["nvshmem-no-transports", "nvshmem-init-failed", "nvshmem-heap-failed"])
         }),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "ibgda-cpu-handler",
@@ -200,7 +188,7 @@ pub(super) const RULES: &[Rule] = &[
             claim.caution = true;
             Some(claim)
         }),
-        ..BASE
+        ..Rule::LIKELY
     },
 ];
 

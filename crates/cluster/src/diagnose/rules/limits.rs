@@ -80,26 +80,12 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
 ];
 
-/// A rule whose message says it all.
-const fn plain(cause: &'static str, any: &'static [&'static str], because: &'static str) -> Rule {
-    Rule {
-        cause,
-        needs: &[],
-        any,
-        unless: &[],
-        confidence: Confidence::Certain,
-        because,
-        rules_out: &[],
-        refine: None,
-    }
-}
-
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         rules_out: &["The program: the operating system refuses it one more descriptor (errno 24)."],
         refine: Some(still_open),
-        ..plain(
+        ..Rule::plain(
             "nofile-low",
             &["too-many-open-files"],
             "A process has as many files, sockets and shared memories open as its limit allows: sockets and events to many peers are among them.",
@@ -111,13 +97,13 @@ pub(super) const RULES: &[Rule] = &[
         ],
         confidence: Confidence::Likely,
         refine: Some(storage),
-        ..plain("storage-full", &["storage-full"], "A write failed: the file system of {path} is full.")
+        ..Rule::plain("storage-full", &["storage-full"], "A write failed: the file system of {path} is full.")
     },
     Rule {
         rules_out: &[
             "A network fault: the assertion compares two counts of the configuration, and timeouts or illegal accesses of other ranks follow from the rank that stopped.",
         ],
-        ..plain(
+        ..Rule::plain(
             "deepep-qps-too-few",
             &["deepep-assert-qps-channels"],
             "The kernel found fewer queue pairs per peer than it has channels: num_qps_per_rank of deep_ep.Buffer is too low for num_sms.",
@@ -127,7 +113,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "A network fault: the assertion compares the queue pairs of the buffer with the experts of a rank.",
         ],
-        ..plain(
+        ..Rule::plain(
             "deepep-qps-too-few",
             &["deepep-assert-qps-experts"],
             "The low-latency kernel found fewer queue pairs per peer than a rank has experts: num_qps_per_rank is too low, or IBGDA came up with none.",
@@ -135,7 +121,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         rules_out: &["The fabric: figures before the assertion show that it carries data."],
-        ..plain(
+        ..Rule::plain(
             "deepep-scale-config",
             &["deepep-assert-nvl-chunk"],
             "The NVLink receive buffer of the configuration, divided by the number of nodes, is not larger than a chunk: the setting does not serve this many nodes.",
@@ -143,7 +129,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         rules_out: &["The fabric: any smaller set of the same nodes works, since its count is in the list."],
-        ..plain(
+        ..Rule::plain(
             "deepep-unsupported-rank-count",
             &["deepep-unsupported-ranks"],
             "DeepEP's kernels are compiled for a fixed list of node counts, and this count is not in it.",
@@ -153,7 +139,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "Memory corruption: the offset is past a buffer whose size is a round number of the configuration.",
         ],
-        ..plain(
+        ..Rule::plain(
             "ep-rdma-buffer-too-small",
             &["uccl-write-out-of-bounds"],
             "A peer wrote past the end of the RDMA buffer: num_rdma_bytes is smaller than this number of nodes needs.",
@@ -163,7 +149,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "A NIC that refuses queue pairs: that message, where it follows, comes of a raised NVSHMEM_QP_DEPTH.",
         ],
-        ..plain(
+        ..Rule::plain(
             "deepep-ll-token-limit",
             &["deepep-assert-ll-tokens", "deepep-assert-qp-depth"],
             "A rank called low-latency dispatch with more tokens than num_max_dispatch_tokens_per_rank.",
@@ -173,7 +159,7 @@ pub(super) const RULES: &[Rule] = &[
         unless: &["deepep-assert-ll-tokens", "deepep-assert-qp-depth"],
         confidence: Confidence::Likely,
         refine: Some(qp_depth),
-        ..plain(
+        ..Rule::plain(
             "deepep-ll-token-limit",
             &["nvshmem-qp-creation-failed"],
             "NVSHMEM could not create a queue pair with NVSHMEM_QP_DEPTH raised: more depth than the NIC accepts.",
@@ -183,7 +169,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "The cluster: the test's default of 288 experts does not divide by this number of ranks.",
         ],
-        ..plain(
+        ..Rule::plain(
             "experts-not-divisible",
             &["deepep-assert-experts-divisible"],
             "The number of experts does not divide by the number of ranks.",

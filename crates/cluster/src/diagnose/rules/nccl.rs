@@ -1,6 +1,6 @@
 //! NCCL.
 
-use super::process::story::{RULE, failed_before, line, one_node, steps_before, text, unless_fine};
+use super::process::story::{failed_before, line, one_node, steps_before, text, unless_fine};
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
@@ -164,7 +164,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "libmlx5 lacks mlx5dv_reg_dmabuf_mr, NCCL registers cuMem buffers by another way, and the NIC refuses these memory regions",
         rules_out: &["all_reduce can pass here: all-to-all and send/receive take the path that fails"],
         refine: Some(unless_fine),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "rdma-core-too-old-for-dmabuf",
@@ -173,7 +173,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "a NIC refuses a memory region of NCCL: wrongly registered buffers are one cause",
         refine: Some(protection),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "verbs-library-missing",
@@ -195,7 +195,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "NCCL sends over TCP because NCCL_IB_DISABLE=1 says so",
         rules_out: &["the verbs library is not to blame: NCCL was told not to look"],
         refine: Some(told_so),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gid-autodetect-ipv6",
@@ -217,7 +217,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the first packets between nodes get no answer (retries exceeded) though TCP works: the NICs' GIDs do not reach each other",
         rules_out: &["it is the first traffic: a link that goes down, or a peer that dies, fails later"],
         refine: Some(gid),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "shm-small",
@@ -226,7 +226,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "/dev/shm is full: NCCL cannot make a shared segment there",
         rules_out: &["`No space left on device` is about /dev/shm here, not about a disk"],
         refine: Some(unless_fine),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "shm-small",
@@ -235,7 +235,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Likely,
         because: "workers of a data loader die by bus errors in shared memory",
         refine: Some(unless_fine),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "acs-redirect",
@@ -247,7 +247,7 @@ pub(super) const RULES: &[Rule] = &[
             "nothing failed before: no error of a library explains the hang",
         ],
         refine: Some(redirected),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

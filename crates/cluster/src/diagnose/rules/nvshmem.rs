@@ -216,18 +216,6 @@ pub(super) const SIGNALS: &[Signal] = &[
     },
 ];
 
-/// What every rule here has in common.
-const BASE: Rule = Rule {
-    cause: "",
-    needs: &[],
-    any: &[],
-    unless: &[],
-    confidence: Confidence::Likely,
-    because: "",
-    rules_out: &[],
-    refine: None,
-};
-
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -236,7 +224,7 @@ pub(super) const RULES: &[Rule] = &[
         unless: &["nvshmem-bootstrap-truncated"],
         because: "NVSHMEM could not create an address handle while it set up IBGDA. Up to 3.4.5 it does not clear the attributes it passes, and on RoCE what is left in them counts.",
         refine: Some(address_handle),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "nvshmem-bootstrap-tcp-order",
@@ -245,14 +233,14 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "The RDMA network: the verbs calls fail with data that came wrong over the control channel.",
         ],
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "variable-unknown-to-library",
         needs: &["nvshmem-modify-qp-failed", "gid-index-variable"],
         because: "A GID index is set by a variable that this NVSHMEM does not know, so queue pairs are connected with the index it finds by itself.",
         refine: Some(gid_variable),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "qp-connect-failed",
@@ -260,14 +248,14 @@ pub(super) const RULES: &[Rule] = &[
         unless: &["nvshmem-bootstrap-truncated"],
         confidence: Confidence::Possible,
         refine: Some(modify_qp),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "nvshmem-no-remote-transport",
         needs: &["nvshmem-peer-not-accessible"],
         unless: &["no-peermem"],
         refine: Some(peer),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "p2p-unavailable",
@@ -275,7 +263,7 @@ pub(super) const RULES: &[Rule] = &[
         unless: &["no-peermem"],
         confidence: Confidence::Possible,
         refine: Some(near_peer),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gpu-memory-exhausted",
@@ -287,7 +275,7 @@ pub(super) const RULES: &[Rule] = &[
             "Missing rights in the container: those give cuMemCreate another status.",
         ],
         refine: Some(heap),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "container-privilege-devx",
@@ -296,7 +284,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "The driver's keys: without them the page is allocated and then cannot be mapped (`GPU cannot map UAR`).",
         ],
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "nvshmem-max-teams",
@@ -306,7 +294,7 @@ pub(super) const RULES: &[Rule] = &[
         rules_out: &[
             "Memory: NVSHMEMX_ERROR_OUT_OF_MEMORY is the name of the status, and the text speaks of teams.",
         ],
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "launcher-misdetects-ip-family",
@@ -314,7 +302,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Certain,
         because: "The launcher could not tell that the interface has an IPv4 address and forced NVSHMEM's bootstrap to IPv6; no interface matches.",
         rules_out: &["A wrong interface name: the launcher's own warning stands before the failure."],
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "nvshmem-bootstrap-interface",
@@ -325,7 +313,7 @@ pub(super) const RULES: &[Rule] = &[
         refine: Some(|_, claim| {
             Some(claim.next("`ip -br addr` in the container of the failing rank, and its NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME and _FAMILY."))
         }),
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "efa-ll-retries",
@@ -333,14 +321,14 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Certain,
         because: "NVSHMEM's libfabric transport used up its retries: the low-latency kernels send more at a time than the provider's queue takes.",
         rules_out: &["A lost link: the provider answered -11, try again, each time."],
-        ..BASE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "efa-transport-not-set",
         any: &["cpu-recv-timeout", "dispatch-timeout", "recv-counters-unset"],
         because: "The nodes have EFA, and NVSHMEM_REMOTE_TRANSPORT is not libfabric: NVSHMEM uses a transport that EFA does not have.",
         refine: Some(efa),
-        ..BASE
+        ..Rule::LIKELY
     },
 ];
 

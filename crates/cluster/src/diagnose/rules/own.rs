@@ -3,7 +3,7 @@
 //! The texts are those of `expertrail_core::Failure` and of the errors of the crates group, host and cuda: tests format them and
 //! diagnose the result, so that a message that changes is noticed here.
 
-use super::process::story::{RULE, line, unless_fine};
+use super::process::story::{line, unless_fine};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -264,7 +264,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "Expertrail says that rank {rank} ended while others waited for it ({phase}); they report it, the reason is in that rank's own output",
         rules_out: &["a rank that is only slow is reported as one that did not arrive, not as one that died"],
         refine: Some(culprit),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "expertrail-rank-late",
@@ -273,7 +273,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "Expertrail's deadline ran out while a rank was still alive and had not come to the call ({phase})",
         rules_out: &["a rank that had ended would be reported as dead at once, by its closed socket"],
         refine: Some(culprit),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "expertrail-calls-differ",
@@ -288,7 +288,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "ranks made different calls, or one ended its part before the others",
         rules_out: &["no rank died and no deadline ran out: the ranks' programs differ"],
         refine: Some(culprit),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "expertrail-rank-not-joined",
@@ -297,7 +297,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "rank 0 was up and {ranks} did not join it within {waited} s",
         rules_out: &["rank 0 listens: it is the one that reports"],
         refine: Some(culprit),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "expertrail-rank0-unreachable",
@@ -306,7 +306,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "rank {rank} found nobody at {address} within {waited} s ({last})",
         rules_out: &["something else on that port would have answered, and Expertrail would say so"],
         refine: Some(root),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "expertrail-port-taken",
@@ -315,7 +315,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "another program holds rank 0's port {address}",
         rules_out: &["the address is reached: no firewall and no name is in the way"],
         refine: Some(port),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "expertrail-library-missing",
@@ -324,7 +324,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a library that Expertrail loads at run time is not there, or is too old: {library}",
         rules_out: &["nothing was launched yet: neither network nor other ranks take part"],
         refine: Some(library),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "expertrail-calls-differ",
@@ -333,7 +333,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "ranks were built with different settings: {what} is {value} on rank {rank} and {other} on rank {peer}",
         rules_out: &["no rank died and no deadline ran out: the ranks' programs differ"],
         refine: Some(culprit),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "shm-small",
@@ -344,7 +344,7 @@ pub(super) const RULES: &[Rule] = &[
             "it was counted before anything was touched: no bus error and no other program is in the way",
         ],
         refine: Some(fits),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gpu-memory-exhausted",
@@ -353,7 +353,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "{device} has {free} of {total} free, and Expertrail needs {needed}",
         rules_out: &["it is memory of the GPU: shared memory of the host has a message of its own"],
         refine: Some(fits),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "p2p-unavailable",
@@ -362,7 +362,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the driver gives {device} of rank {rank} no access to {other} of rank {peer}",
         rules_out: &["both devices are visible and open: only the way between them is closed"],
         refine: Some(fits),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "one-gpu-visible",
@@ -370,7 +370,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "a rank asks for a GPU that its process does not see",
         refine: Some(fewer),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

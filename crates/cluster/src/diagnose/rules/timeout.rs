@@ -41,16 +41,7 @@ pub(super) const TIMEOUTS_AND_ACCESS: &[&str] = &[
 ];
 
 /// What every rule here has in common.
-const BASE: Rule = Rule {
-    cause: "",
-    needs: &[],
-    any: TIMEOUTS,
-    unless: &[],
-    confidence: Confidence::Likely,
-    because: "",
-    rules_out: &[],
-    refine: None,
-};
+const BASE: Rule = Rule { any: TIMEOUTS, ..Rule::LIKELY };
 
 /// Rules.
 pub(super) const RULES: &[Rule] = &[

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{
-    RULE, about, ended_well, line, text, unless_fine, whole_run, writer,
-};
+use crate::diagnose::rules::process::story::{about, ended_well, line, text, unless_fine, whole_run, writer};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
@@ -135,7 +133,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the driver manager drains the node before it reloads the driver, and a pod there keeps it from doing so",
         rules_out: &["the driver itself has not been touched yet: it is no failure of the driver"],
         refine: Some(drain),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "kube-driver-pod-old",
@@ -144,7 +142,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a driver pod has one container where the patched configuration gives it three: it was made before the patch",
         rules_out: &["a failing module loader would show as 2/3 or 1/3, not as 1/1"],
         refine: Some(old_pod),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gdrdrv-refcount-blocks-unload",
@@ -153,7 +151,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the driver cannot be unloaded because gdrdrv uses it, which the driver image's script does not count",
         rules_out: &["`driver is in use` suggests a GPU workload: none is needed for this"],
         refine: Some(in_use),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "peermem-mofed-symbol-mismatch",
@@ -164,7 +162,7 @@ pub(super) const RULES: &[Rule] = &[
             "modprobe's `Invalid argument` alone has other causes; the kernel's line names this one",
         ],
         refine: Some(symbols),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "peermem-mofed-symbol-mismatch",
@@ -173,7 +171,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "nvidia_peermem is not inserted: symbols of another RDMA stack are the usual cause, others exist",
         refine: Some(kernel_line),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "kube-driver-drain-blocked",
@@ -182,7 +180,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "the first container of a driver pod, the driver manager, fails: a drain that is refused is the usual cause, others exist",
         refine: Some(manager_log),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "peermem-sidecar-still-loaded",
@@ -192,7 +190,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the peermem container fails while its module is loaded: the module outlived a restart of the pod, which this release takes for a failure",
         rules_out: &["no kernel line says that symbols differ, as where the module cannot be inserted"],
         refine: Some(sidecar),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "fabric-manager",
@@ -203,7 +201,7 @@ pub(super) const RULES: &[Rule] = &[
             "nvidia-smi -L lists the GPUs and driver pods run all the same: neither is a sign against it",
         ],
         refine: Some(manager),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "rdma-plugin-selector",
@@ -214,7 +212,7 @@ pub(super) const RULES: &[Rule] = &[
             "with devices on offer the same line is harmless: NICs in Ethernet mode have no `issm` device",
         ],
         refine: Some(selector),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, about, line, text, unless_fine};
+use crate::diagnose::rules::process::story::{about, line, text, unless_fine};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines. Pods that wait and then run are healthy, so waiting is a warning, and the rules look whether the pod came up.
@@ -112,7 +112,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the scheduler finds no node for a pod of the job: not enough that is free on enough nodes",
         rules_out: &["the image was not even looked for: the pod has no node yet"],
         refine: Some(no_room),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "kube-too-few-free-nodes",
@@ -121,7 +121,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "a pod waits: for room, its image, a volume or its first container",
         refine: Some(waits),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "rdma-plugin-selector",
@@ -129,7 +129,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "no node at all has a device of the RDMA plugin free: it may offer none",
         refine: Some(offers_none),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "image-pull-failed",
@@ -138,7 +138,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the node cannot pull the pod's image: its name is wrong, or the registry does not accept the credentials",
         rules_out: &["the pod has a node: scheduling is done"],
         refine: Some(not_pulled),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "kube-nccl-topo-file-missing",
@@ -147,7 +147,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the pod wants a host's path for NCCL's topology file, and the node does not have it",
         rules_out: &["the container was not started: no library has read anything yet"],
         refine: Some(host_path),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "kube-nccl-topo-file-missing",
@@ -157,7 +157,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "NCCL is told to read its topology from a file that is not there",
         rules_out: &["the container runs: its mount was accepted, and what is in it is not what was meant"],
         refine: Some(topo_file),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "node-disk-pressure",
@@ -169,7 +169,7 @@ pub(super) const RULES: &[Rule] = &[
             "/dev/shm is not meant: that is memory of the pod",
         ],
         refine: Some(disk),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, ended_well, line, text, unless_fine, whole_run};
+use crate::diagnose::rules::process::story::{ended_well, line, text, unless_fine, whole_run};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines. Launchers of `MPIJob`s fail and are started again until the workers are there: their lines are warnings.
@@ -90,7 +90,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "mpirun runs inside of a Slurm container and starts its daemons by ssh, whose host keys nobody knows there; with PMIx srun starts the ranks itself",
         rules_out: &["mpirun's list of possible reasons is the same for every failure and says nothing"],
         refine: Some(inside_container),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "mpijob-launcher-before-workers",
@@ -99,7 +99,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the launcher started before the workers' names were in DNS, failed, and a later attempt found them",
         rules_out: &["names that never resolve would have failed the later attempt too"],
         refine: Some(too_early),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "k8s-dns-policy",
@@ -108,7 +108,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "no worker's name resolves, at no attempt: the launcher's resolver does not know the namespace's names",
         rules_out: &["one name alone that fails would point to that worker (often a pod that is Pending)"],
         refine: Some(never),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "mpijob-launcher-before-workers",
@@ -117,7 +117,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "mpirun could not start its daemons on other hosts; its list of reasons is the same for every failure and says nothing",
         refine: Some(daemons),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "image-without-sshd",
@@ -126,7 +126,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the workers' image has no sshd, so mpirun's launcher cannot reach them",
         rules_out: &["the launcher's own log only misses the workers; theirs say why"],
         refine: Some(unless_fine),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

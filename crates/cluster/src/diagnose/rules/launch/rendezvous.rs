@@ -2,7 +2,7 @@
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RESIDUAL, RULE, confident_claims, ended_well, line, text};
+use crate::diagnose::rules::process::story::{RESIDUAL, confident_claims, ended_well, line, text};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
@@ -69,7 +69,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "ranks could not resolve or reach rank 0's name yet and ended; rank 0 only waits for them until its time is over",
         rules_out: &["rank 0's own log shows the timeout alone; the others failed before it"],
         refine: Some(race),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "rendezvous-peer-missing",
@@ -78,7 +78,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a node waits at torchrun's rendezvous for another that is not there",
         rules_out: &["the waiting node itself came as far as it could: its log has no failure before"],
         refine: Some(peer_missing),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

@@ -4,7 +4,7 @@ use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::rules::process::story::{
-    RESIDUAL, RULE, about, confident_claims, ended_well, line, text, unless_fine,
+    RESIDUAL, about, confident_claims, ended_well, line, text, unless_fine,
 };
 
 /// Kinds of lines.
@@ -101,7 +101,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "Slurm lost a node of the job and ended it",
         rules_out: &["what ranks report of closed connections follows from it"],
         refine: Some(node_failed),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "slurm-time-limit",
@@ -110,7 +110,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "Slurm ended the job at its time limit",
         rules_out: &["no rank reports a failure or a wait in vain before"],
         refine: Some(time_limit),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "one-gpu-visible",
@@ -119,7 +119,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "each task sees one GPU only, so it can neither open its neighbours' memory nor take the device of its local rank",
         rules_out: &["tasks of one node fail at each other: no network is in the way"],
         refine: Some(isolated),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "one-gpu-visible",
@@ -128,7 +128,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a handle of a neighbour's memory cannot be opened, and each task sees one GPU only: the neighbour's GPU is none of its own",
         rules_out: &["a handle from another host would fail in tasks that see all GPUs of theirs, too"],
         refine: Some(isolated_handle),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "enroot-nvidia-hook",
@@ -139,7 +139,7 @@ pub(super) const RULES: &[Rule] = &[
             "the last line (spank, task_init) is the same for every failure of Pyxis; the cause is in the middle of the block",
         ],
         refine: Some(hook),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "enroot-nvidia-hook",
@@ -148,7 +148,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "a container does not start, and a hook of the container runtime is at fault on the nodes that say so; why does not show",
         refine: Some(other_hook),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

@@ -1,6 +1,6 @@
 //! Exceptions of Python that no library of communication raised.
 
-use super::story::{RESIDUAL, RULE, at, confident_claims, ended_well, failed_before, line};
+use super::story::{RESIDUAL, at, confident_claims, ended_well, failed_before, line};
 use crate::diagnose::case::earliest;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::handled::handled;
@@ -96,7 +96,7 @@ pub(super) const RULES: &[Rule] = &[Rule {
         "nothing is known to have failed before it, and it does not come out of a library of communication",
     ],
     refine: Some(first_of_all),
-    ..RULE
+    ..Rule::LIKELY
 }];
 
 const KINDS: &[&str] = &["python-exception", "python-runtime-error-ordinary"];

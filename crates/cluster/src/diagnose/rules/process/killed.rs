@@ -1,6 +1,6 @@
 //! Processes that end by a signal and say nothing.
 
-use super::story::{RESIDUAL, RULE, at, confident_claims, ended_well, line};
+use super::story::{RESIDUAL, at, confident_claims, ended_well, line};
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
@@ -72,7 +72,7 @@ pub(super) const RULES: &[Rule] = &[Rule {
         "no rank reported a failure before: the launcher did not kill it to clean up",
     ],
     refine: Some(unexplained),
-    ..RULE
+    ..Rule::LIKELY
 }];
 
 /// Whether a failure only says that a rank waited in vain.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::story::{RESIDUAL, RULE, confident_claims, ended_well, line};
+use super::story::{RESIDUAL, confident_claims, ended_well, line};
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
@@ -54,7 +54,7 @@ pub(super) const RULES: &[Rule] = &[Rule {
     because: "all ranks of one node fall silent without a word while the others lose their connections to it",
     rules_out: &["no rank of it reports an exception, a signal or a teardown, as where a process ends"],
     refine: Some(silent),
-    ..RULE
+    ..Rule::LIKELY
 }];
 
 /// Evidence of a group of ranks: a node, or a file where no node is known.

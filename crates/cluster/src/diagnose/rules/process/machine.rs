@@ -1,6 +1,6 @@
 //! Memory and GPUs of machines.
 
-use super::story::{RULE, line, unless_fine, whole_run, writer};
+use super::story::{line, unless_fine, whole_run, writer};
 use crate::diagnose::case::earliest;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::handled::{Age, age, handled};
@@ -77,7 +77,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the host's memory, or the container's share of it, ran out and a process was killed for it",
         rules_out: &["it is memory of the host: a GPU that is full raises an exception and kills nobody"],
         refine: Some(host_memory),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gpu-memory-exhausted",
@@ -86,7 +86,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a GPU has too little memory left for an allocation; ranks that wait for this one time out later",
         rules_out: &["it is memory of the GPU: the host's out-of-memory killer leaves no exception"],
         refine: Some(gpu_memory),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "xid",
@@ -95,7 +95,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the driver reports Xid {xid} of the GPU at {pci}: a fault of the GPU, its link or its firmware, not of the program",
         rules_out: &["Xids 13, 31, 43 and 45 come of programs and follow their faults; this one does not"],
         refine: Some(hardware),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

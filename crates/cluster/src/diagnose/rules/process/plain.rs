@@ -1,7 +1,7 @@
 //! Plain failures: programs that end and say so in words of their shell, their language's run time or their launcher. What they say is
 //! that something failed; only some of them say why.
 
-use super::story::{RULE, ended_well, line, unless_fine, whole_run, writer};
+use super::story::{ended_well, line, unless_fine, whole_run, writer};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -99,7 +99,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a GPU reports memory errors that its ECC cannot correct: a fault of the GPU, not of the program",
         rules_out: &["a program's own stray access is reported as an illegal address, not as an ECC error"],
         refine: Some(ecc),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "xid",
@@ -108,7 +108,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "the driver reports Xid {xid} of the GPU at {pci}: most often a program's own fault, and its log says which",
         refine: Some(program_fault),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "host-out-of-memory",
@@ -117,7 +117,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "an allocation of host memory was refused: the host or the container's limit is full, or far too much was asked for",
         refine: Some(refused),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "nic-errors",
@@ -126,7 +126,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a NIC or its link failed on a node: the kernel or a library of communication says so",
         rules_out: &["a link that is only slow is not reported as down"],
         refine: Some(slows),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "host-memory-fault",
@@ -135,7 +135,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "a host's memory has an error that could not be corrected",
         rules_out: &["errors that were corrected are counted as CE"],
         refine: Some(slows),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

@@ -7,18 +7,6 @@ use crate::diagnose::heal::whole;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
 
-/// A rule that says nothing yet.
-pub(in crate::diagnose::rules) const RULE: Rule = Rule {
-    cause: "",
-    needs: &[],
-    any: &[],
-    unless: &[],
-    confidence: Confidence::Likely,
-    because: "",
-    rules_out: &[],
-    refine: None,
-};
-
 /// A signal whose texts are enough.
 pub(in crate::diagnose::rules) const fn text(
     id: &'static str,
@@ -161,7 +149,7 @@ pub(in crate::diagnose::rules) const fn join_signals<const N: usize>(parts: &[&[
 
 /// The parts' rules in one table of `N`.
 pub(in crate::diagnose::rules) const fn join_rules<const N: usize>(parts: &[&[Rule]]) -> [Rule; N] {
-    let mut all = [RULE; N];
+    let mut all = [Rule::LIKELY; N];
     let (mut part, mut filled) = (0, 0);
     while part < parts.len() {
         let mut index = 0;

@@ -3,7 +3,7 @@
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, line, text, unless_fine};
+use crate::diagnose::rules::process::story::{line, text, unless_fine};
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
@@ -74,7 +74,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "gdrdrv loads and pins nothing: it was built without the running driver's symbols (the other flavour of the driver, or GDRCopy's stand-in)",
         rules_out: &["the module is loaded, so lsmod and a look for /dev/gdrdrv pass"],
         refine: Some(not_bound),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gdrdrv-node-wrong",
@@ -86,7 +86,7 @@ pub(super) const RULES: &[Rule] = &[
             "a node that is not there gives ENOENT when it is opened, not EINVAL of a call",
         ],
         refine: Some(other_driver),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gdrdrv-node-wrong",
@@ -96,7 +96,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "gdrdrv is loaded and cannot be opened: modprobe makes no /dev/gdrdrv, or the node is of an earlier load",
         rules_out: &["the module is not missing: it is listed"],
         refine: Some(node),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "gdrdrv-too-old",
@@ -106,7 +106,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "GDRCopy before 2.4.2 with a driver of 560 or newer: pinning fails for some buffers",
         rules_out: &["only part of the sanity tests fails: the module is loaded, bound and reached"],
         refine: Some(too_old),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 

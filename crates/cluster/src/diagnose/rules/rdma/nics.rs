@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, line, text};
+use crate::diagnose::rules::process::story::{line, text};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
@@ -65,16 +65,21 @@ pub(super) const SIGNALS: &[Signal] = &[
 /// Rules.
 pub(super) const RULES: &[Rule] = &[
     // Where a CPU thread rings the doorbells, half of the usual figure is what that gives.
-    Rule { cause: "nic-shared-by-two-gpus", unless: &["ibgda-cpu-fallback"], refine: Some(shared), ..RULE },
+    Rule {
+        cause: "nic-shared-by-two-gpus",
+        unless: &["ibgda-cpu-fallback"],
+        refine: Some(shared),
+        ..Rule::LIKELY
+    },
     Rule {
         cause: "nic-shared-by-two-gpus",
         needs: &["ep-figure"],
         unless: &["ibgda-cpu-fallback"],
         refine: Some(low),
-        ..RULE
+        ..Rule::LIKELY
     },
-    Rule { cause: "pe-mapping-with-uid-bootstrap", refine: Some(one_for_all), ..RULE },
-    Rule { cause: "multi-plane-unused", refine: Some(one_plane), ..RULE },
+    Rule { cause: "pe-mapping-with-uid-bootstrap", refine: Some(one_for_all), ..Rule::LIKELY },
+    Rule { cause: "multi-plane-unused", refine: Some(one_plane), ..Rule::LIKELY },
 ];
 
 /// Figures of a dispatch between nodes at half of what one 400 Gb/s NIC for each GPU carries: 50 GB/s one way, of which V1 reaches 43 to

@@ -4,7 +4,7 @@ use crate::diagnose::Case;
 use crate::diagnose::context::MEMLOCK;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{RULE, about, at, line, text, unless_fine, writer};
+use crate::diagnose::rules::process::story::{about, at, line, text, unless_fine, writer};
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
@@ -72,7 +72,7 @@ pub(super) const RULES: &[Rule] = &[
             "`couldn't load driver 'lib...-rdmav34.so': cannot open shared object file` is harmless: that provider's package is not installed",
         ],
         refine: Some(mixed),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "rdma-provider-kernel-abi",
@@ -81,7 +81,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "the kernel's {driver} driver speaks ABI {abi} and the image's provider {from} to {to}, so {device} cannot be opened",
         rules_out: &["the device is there (/sys lists it): what lists devices by /sys alone passes"],
         refine: Some(abi),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "ucx-without-ib",
@@ -90,7 +90,7 @@ pub(super) const RULES: &[Rule] = &[
         because: "UCX was told to use {device} and offers tcp only: this UCX has no verbs transport, or no verbs library to load",
         rules_out: &["with a misspelt device the list would hold RDMA devices under their right names"],
         refine: Some(tcp_only),
-        ..RULE
+        ..Rule::LIKELY
     },
     Rule {
         cause: "memlock-limited",
@@ -109,7 +109,7 @@ pub(super) const RULES: &[Rule] = &[
         confidence: Confidence::Possible,
         because: "a verbs call was refused: most often the limit of locked memory, at times a limit of the device",
         refine: Some(limit_unknown),
-        ..RULE
+        ..Rule::LIKELY
     },
 ];
 
