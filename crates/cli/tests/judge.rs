@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod conforming;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::Command;
-use expertrail_bench::schema::conform::violations;
+use conforming::conforms;
 use expertrail_cluster::judge;
 use serde_json::Value;
 
@@ -181,25 +183,8 @@ fn baselines() {
     assert!(out(&slow).contains("J010 intra-node dispatch bf16, node 0"), "{}", out(&slow));
 }
 
-/// `schema` with no field allowed that it does not list.
-fn close(schema: &mut Value) {
-    match schema {
-        Value::Object(map) => {
-            map.values_mut().for_each(close);
-            if map.contains_key("properties") {
-                map.insert("additionalProperties".to_owned(), Value::Bool(false));
-            }
-        }
-        Value::Array(all) => all.iter_mut().for_each(close),
-        _ => {}
-    }
-}
-
 #[test]
 fn verdicts_conform_to_their_schema() {
-    let schema: Value = serde_json::from_str(judge::JSON_SCHEMA).unwrap();
-    let mut closed = schema.clone();
-    close(&mut closed);
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results").canonicalize().unwrap();
     let results = |name: &str| results.join(name).to_str().unwrap().to_owned();
     for args in [
@@ -220,11 +205,6 @@ fn verdicts_conform_to_their_schema() {
         let output = expertrail(&args, b"");
         let document: Value =
             serde_json::from_str(out(&output)).unwrap_or_else(|error| panic!("{args:?}: {error}"));
-        assert_eq!(violations(&schema, &document), Vec::<String>::new(), "{args:?}");
-        assert_eq!(
-            violations(&closed, &document),
-            Vec::<String>::new(),
-            "{args:?}: a field that the schema does not list"
-        );
+        conforms(judge::JSON_SCHEMA, &document);
     }
 }

@@ -78,6 +78,11 @@ impl Case {
         self.files.get(file as usize).map_or("?", String::as_str)
     }
 
+    /// The event at a place, the first of several, of those that are kept.
+    pub fn at(&self, place: Place) -> Option<&Event> {
+        self.events.iter().find(|event| event.place == place)
+    }
+
     /// Whether the signal occurred.
     pub fn has(&self, signal: &str) -> bool {
         self.tallies.get(signal).is_some_and(|tally| tally.lines > 0)

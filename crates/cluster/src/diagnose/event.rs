@@ -37,6 +37,11 @@ pub struct Signal {
     pub role: Role,
 }
 
+impl Signal {
+    /// A signal of nothing, which tables are filled with before.
+    pub const BLANK: Self = Self { id: "", any: &[], pattern: None, role: Role::Context };
+}
+
 /// Where a line stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place {

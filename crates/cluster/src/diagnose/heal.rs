@@ -165,7 +165,7 @@ impl Healed {
     pub(super) fn all(&self, case: &Case, places: &[Place]) -> bool {
         let mut failures = places
             .iter()
-            .filter_map(|place| case.events.iter().find(|event| event.place == *place))
+            .filter_map(|place| case.at(*place))
             .filter(|event| matches!(event.role, Role::Failure | Role::Follower | Role::Warning))
             .peekable();
         failures.peek().is_some() && failures.all(|event| self.has(event))

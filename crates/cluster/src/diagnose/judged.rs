@@ -1,8 +1,9 @@
 //! What `judge` makes of benchmark figures in the logs: half of the known faults end no run, they slow it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::case::Case;
 use super::event::{Event, Place, Role};
@@ -22,6 +23,8 @@ const FIGURES: [&str; 6] = [
 /// The kind of the lines that are made here.
 pub(super) const SIGNAL: &str = "judged-figure";
 
+/// Bytes that tell whether a file begins as a JSON document.
+const HEAD: u64 = 64;
 /// A document of `judge --json` is not larger.
 const DOCUMENT: u64 = 8 << 20;
 
@@ -96,27 +99,23 @@ fn failing(case: &mut Case, report: &judge::Report) {
 
 /// The verdict that a file holds, if it holds one.
 fn verdict(source: &Again) -> Option<judge::Report> {
-    let mut bytes = Vec::new();
-    match source {
+    let document = |bytes: &[u8]| bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    let bytes = match source {
         Again::Path(path) => {
-            json_at(path)?;
-            File::open(path).ok()?.take(DOCUMENT).read_to_end(&mut bytes).ok()?;
+            let mut file = File::open(path).ok()?;
+            let mut bytes = Vec::new();
+            file.by_ref().take(HEAD).read_to_end(&mut bytes).ok()?;
+            if !document(&bytes) {
+                return None;
+            }
+            file.take(DOCUMENT).read_to_end(&mut bytes).ok()?;
+            Cow::Owned(bytes)
         }
-        Again::Bytes(text) => bytes.clone_from(text),
-        Again::No => return None,
-    }
-    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-        return None;
-    }
+        Again::Bytes(text) if document(text) => Cow::Borrowed(text.as_slice()),
+        Again::Bytes(_) | Again::No => return None,
+    };
     let report: judge::Report = serde_json::from_slice(&bytes).ok()?;
     (report.schema == judge::SCHEMA).then_some(report)
-}
-
-/// Whether a file begins as a JSON document.
-fn json_at(path: &Path) -> Option<()> {
-    let mut head = [0; 64];
-    let count = File::open(path).ok()?.read(&mut head).ok()?;
-    (head[..count].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')).then_some(())
 }
 
 /// `file:line` of one of the case's files; the start of the first where it is none.
@@ -128,7 +127,7 @@ fn place(case: &Case, at: &str) -> Place {
 
 /// A line of the case at that place, so that there is evidence to show.
 fn record(case: &mut Case, why: &str, place: Place) {
-    if case.events.iter().any(|event| event.place == place) {
+    if case.at(place).is_some() {
         return;
     }
     let index = case.events.len();

@@ -160,7 +160,7 @@ pub fn conclude(case: &Case) -> Diagnosis {
     let explained: BTreeSet<&str> = findings
         .iter()
         .flat_map(|claim| &claim.evidence)
-        .filter_map(|place| signal_at(case, *place))
+        .filter_map(|place| Some(case.at(*place)?.signal))
         .collect();
     let first_evidence = findings.first().and_then(|claim| first_event(case, claim));
     // What is of a kind that a finding names, or surely later than the first of them, needs no cause of its own.
@@ -290,15 +290,7 @@ fn order(case: &Case, a: &Claim, b: &Claim) -> Ordering {
 
 /// The earliest line of a claim's evidence.
 fn first_event<'a>(case: &'a Case, claim: &Claim) -> Option<&'a Event> {
-    earliest(claim.evidence.iter().filter_map(|place| event_at(case, *place)))
-}
-
-fn event_at(case: &Case, place: Place) -> Option<&Event> {
-    case.events.iter().find(|event| event.place == place)
-}
-
-fn signal_at(case: &Case, place: Place) -> Option<&'static str> {
-    event_at(case, place).map(|event| event.signal)
+    earliest(claim.evidence.iter().filter_map(|place| case.at(*place)))
 }
 
 fn diagnosed(case: &Case, claim: &Claim, managers: &[Manager]) -> Diagnosed {
@@ -340,7 +332,7 @@ fn evidence(case: &Case, claim: &Claim) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for place in &claim.evidence {
         let asked = case.events.iter().find(|event| event.place == *place && kinds.contains(event.signal));
-        let Some(event) = asked.or_else(|| event_at(case, *place)) else { continue };
+        let Some(event) = asked.or_else(|| case.at(*place)) else { continue };
         let made = line(case, event);
         if !lines
             .iter()

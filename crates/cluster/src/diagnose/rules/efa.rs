@@ -1,6 +1,6 @@
 //! EFA and libfabric.
 
-use super::process::story::{at, failed_before, line, text, unless_fine, writers};
+use super::process::story::{failed_before, line, text, unless_fine, writers};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
@@ -247,7 +247,7 @@ fn other_option(case: &Case, claim: Claim) -> Option<Claim> {
 }
 
 fn registration(case: &Case, mut claim: Claim) -> Option<Claim> {
-    let event = claim.evidence.first().and_then(|&place| at(case, place))?;
+    let event = claim.evidence.first().and_then(|&place| case.at(place))?;
     let fault = event.field("reason").is_some_and(|reason| reason.starts_with("Bad address"));
     let context = ["efa-dmabuf-status", "libfabric-version", "efa-machine"]
         .iter()

@@ -5,7 +5,7 @@
 mod driver;
 mod pods;
 
-use super::process::story::{join_rules, join_signals};
+use super::process::story::join;
 use crate::diagnose::event::Signal;
 use crate::diagnose::rule::Rule;
 
@@ -13,7 +13,8 @@ const SIGNAL_COUNT: usize = driver::SIGNALS.len() + pods::SIGNALS.len();
 const RULE_COUNT: usize = driver::RULES.len() + pods::RULES.len();
 
 /// Kinds of lines.
-pub(super) const SIGNALS: &[Signal] = &join_signals::<SIGNAL_COUNT>(&[driver::SIGNALS, pods::SIGNALS]);
+pub(super) const SIGNALS: &[Signal] =
+    &join::<_, SIGNAL_COUNT>(Signal::BLANK, &[driver::SIGNALS, pods::SIGNALS]);
 
 /// Rules.
-pub(super) const RULES: &[Rule] = &join_rules::<RULE_COUNT>(&[driver::RULES, pods::RULES]);
+pub(super) const RULES: &[Rule] = &join::<_, RULE_COUNT>(Rule::LIKELY, &[driver::RULES, pods::RULES]);

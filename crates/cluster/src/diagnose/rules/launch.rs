@@ -4,7 +4,7 @@ mod mpi;
 mod rendezvous;
 mod slurm;
 
-use super::process::story::{join_rules, join_signals};
+use super::process::story::join;
 use crate::diagnose::event::Signal;
 use crate::diagnose::rule::Rule;
 
@@ -13,7 +13,8 @@ const RULE_COUNT: usize = mpi::RULES.len() + rendezvous::RULES.len() + slurm::RU
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] =
-    &join_signals::<SIGNAL_COUNT>(&[mpi::SIGNALS, rendezvous::SIGNALS, slurm::SIGNALS]);
+    &join::<_, SIGNAL_COUNT>(Signal::BLANK, &[mpi::SIGNALS, rendezvous::SIGNALS, slurm::SIGNALS]);
 
 /// Rules.
-pub(super) const RULES: &[Rule] = &join_rules::<RULE_COUNT>(&[mpi::RULES, rendezvous::RULES, slurm::RULES]);
+pub(super) const RULES: &[Rule] =
+    &join::<_, RULE_COUNT>(Rule::LIKELY, &[mpi::RULES, rendezvous::RULES, slurm::RULES]);

@@ -328,14 +328,14 @@ fn redirected(case: &Case, mut claim: Claim) -> Option<Claim> {
     // What goes well without direct access speaks for this cause and not against it.
     let off = case.events("p2p-off").find(|off| used.before(off) != Some(false));
     let well = |good: &Event| {
-        super::process::story::whole_run(good)
+        crate::diagnose::heal::whole(good)
             && used.before(good) == Some(true)
             && off.is_none_or(|off| off.before(good) == Some(false))
     };
     if super::process::story::ended_well(case, used) && case.events.iter().any(well) {
         return None;
     }
-    if let Some(off) = off.filter(|_| case.events.iter().any(super::process::story::whole_run)) {
+    if let Some(off) = off.filter(|_| case.events.iter().any(crate::diagnose::heal::whole)) {
         claim.because.push_str("; without direct access (NCCL_P2P_DISABLE=1) it passes");
         claim.evidence.push(off.place);
     }

@@ -9,7 +9,7 @@ pub(super) mod story;
 
 use crate::diagnose::event::Signal;
 use crate::diagnose::rule::Rule;
-use story::{join_rules, join_signals};
+use story::join;
 
 const SIGNAL_COUNT: usize = exceptions::SIGNALS.len()
     + killed::SIGNALS.len()
@@ -23,14 +23,13 @@ const RULE_COUNT: usize = exceptions::RULES.len()
     + plain::RULES.len();
 
 /// Kinds of lines.
-pub(super) const SIGNALS: &[Signal] = &join_signals::<SIGNAL_COUNT>(&[
-    exceptions::SIGNALS,
-    killed::SIGNALS,
-    lost::SIGNALS,
-    machine::SIGNALS,
-    plain::SIGNALS,
-]);
+pub(super) const SIGNALS: &[Signal] = &join::<_, SIGNAL_COUNT>(
+    Signal::BLANK,
+    &[exceptions::SIGNALS, killed::SIGNALS, lost::SIGNALS, machine::SIGNALS, plain::SIGNALS],
+);
 
 /// Rules.
-pub(super) const RULES: &[Rule] =
-    &join_rules::<RULE_COUNT>(&[exceptions::RULES, killed::RULES, lost::RULES, machine::RULES, plain::RULES]);
+pub(super) const RULES: &[Rule] = &join::<_, RULE_COUNT>(
+    Rule::LIKELY,
+    &[exceptions::RULES, killed::RULES, lost::RULES, machine::RULES, plain::RULES],
+);

@@ -4,7 +4,7 @@ mod gdrcopy;
 mod nics;
 mod verbs;
 
-use super::process::story::{join_rules, join_signals};
+use super::process::story::join;
 use crate::diagnose::event::Signal;
 use crate::diagnose::rule::Rule;
 
@@ -13,7 +13,8 @@ const RULE_COUNT: usize = verbs::RULES.len() + nics::RULES.len() + gdrcopy::RULE
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] =
-    &join_signals::<SIGNAL_COUNT>(&[verbs::SIGNALS, nics::SIGNALS, gdrcopy::SIGNALS]);
+    &join::<_, SIGNAL_COUNT>(Signal::BLANK, &[verbs::SIGNALS, nics::SIGNALS, gdrcopy::SIGNALS]);
 
 /// Rules.
-pub(super) const RULES: &[Rule] = &join_rules::<RULE_COUNT>(&[verbs::RULES, nics::RULES, gdrcopy::RULES]);
+pub(super) const RULES: &[Rule] =
+    &join::<_, RULE_COUNT>(Rule::LIKELY, &[verbs::RULES, nics::RULES, gdrcopy::RULES]);

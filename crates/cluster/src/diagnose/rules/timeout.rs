@@ -17,6 +17,8 @@ use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Answered, Case};
 use crate::stack::matrix;
 
+use super::process::story::join;
+
 /// Signals of a dispatch or combine that waited in vain.
 pub(super) const TIMEOUTS: &[&str] = &[
     "dispatch-timeout",
@@ -29,16 +31,11 @@ pub(super) const TIMEOUTS: &[&str] = &[
 ];
 
 /// The same, and an illegal access, which follows a timeout or stands alone.
-pub(super) const TIMEOUTS_AND_ACCESS: &[&str] = &[
-    "dispatch-timeout",
-    "cpu-recv-timeout",
-    "v2-dispatch-wait",
-    "recv-counters-unset",
-    "kernel-timeout",
-    "timeout-check-failed",
-    "low-latency-timeout",
-    "cuda-illegal-memory-access",
-];
+pub(super) const TIMEOUTS_AND_ACCESS: &[&str] =
+    &join::<_, 8>("", &[TIMEOUTS, &["cuda-illegal-memory-access"]]);
+
+/// The same, and a watchdog of NCCL, which a rank that waits elsewhere trips.
+const TIMEOUTS_AND_WATCHDOG: &[&str] = &join::<_, 8>("", &[TIMEOUTS, &["nccl-watchdog"]]);
 
 /// What every rule here has in common.
 const BASE: Rule = Rule { any: TIMEOUTS, ..Rule::LIKELY };
@@ -57,21 +54,7 @@ pub(super) const RULES: &[Rule] = &[
         refine: Some(causes::split),
         ..BASE
     },
-    Rule {
-        cause: "jit-compile-skew",
-        any: &[
-            "dispatch-timeout",
-            "cpu-recv-timeout",
-            "v2-dispatch-wait",
-            "recv-counters-unset",
-            "kernel-timeout",
-            "timeout-check-failed",
-            "low-latency-timeout",
-            "nccl-watchdog",
-        ],
-        refine: Some(causes::jit),
-        ..BASE
-    },
+    Rule { cause: "jit-compile-skew", any: TIMEOUTS_AND_WATCHDOG, refine: Some(causes::jit), ..BASE },
     Rule { cause: "deepep-qp-race", any: &["kernel-timeout"], refine: Some(causes::qp_race), ..BASE },
     Rule { cause: "peermem-missing", refine: Some(causes::modules), ..BASE },
     Rule { cause: "driver-key-missing", refine: Some(causes::keys), ..BASE },

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::heal::whole;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{about, ended_well, line, text, unless_fine, whole_run, writer};
+use crate::diagnose::rules::process::story::{about, ended_well, line, text, unless_fine, writer};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines.
@@ -226,7 +227,7 @@ fn drain(case: &Case, claim: Claim) -> Option<Claim> {
 
 fn old_pod(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("driver-pod-1-of-1")?;
-    if case.events.iter().any(whole_run) {
+    if case.events.iter().any(whole) {
         return None;
     }
     let others = case.first("driver-pod-3-of-3");

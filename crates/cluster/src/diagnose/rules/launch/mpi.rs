@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::heal::whole;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{ended_well, line, text, unless_fine, whole_run};
+use crate::diagnose::rules::process::story::{ended_well, line, text, unless_fine};
 use crate::diagnose::{Case, Event};
 
 /// Kinds of lines. Launchers of `MPIJob`s fail and are started again until the workers are there: their lines are warnings.
@@ -201,7 +202,7 @@ fn too_early(case: &Case, mut claim: Claim) -> Option<Claim> {
     let first = *events.first()?;
     let reached = reached_later(case);
     let well = events.last().is_some_and(|event| ended_well(case, event));
-    let done = case.events.iter().find(|good| whole_run(good) && first.before(good) != Some(false));
+    let done = case.events.iter().find(|good| whole(good) && first.before(good) != Some(false));
     let proof = reached.or(if well { done } else { None })?;
     claim.evidence.push(proof.place);
     // It worked in the end: worth knowing, no failure of the run.

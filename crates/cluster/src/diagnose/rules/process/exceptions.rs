@@ -1,6 +1,6 @@
 //! Exceptions of Python that no library of communication raised.
 
-use super::story::{RESIDUAL, at, confident_claims, ended_well, failed_before, line};
+use super::story::{RESIDUAL, confident_claims, ended_well, failed_before, line};
 use crate::diagnose::case::earliest;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::handled::handled;
@@ -158,7 +158,7 @@ fn first_of_all(case: &Case, mut claim: Claim) -> Option<Claim> {
         return None;
     }
     let explained = confident_claims(case, RESIDUAL).iter().any(|other| {
-        other.evidence.iter().filter_map(|&place| at(case, place)).any(|evidence| {
+        other.evidence.iter().filter_map(|&place| case.at(place)).any(|evidence| {
             let same = evidence.place.file == event.place.file
                 && evidence.rank == event.rank
                 && evidence.place.line.abs_diff(event.place.line) <= SAME_STORY;

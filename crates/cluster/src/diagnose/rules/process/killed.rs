@@ -1,6 +1,6 @@
 //! Processes that end by a signal and say nothing.
 
-use super::story::{RESIDUAL, at, confident_claims, ended_well, line};
+use super::story::{RESIDUAL, confident_claims, ended_well, line};
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
@@ -130,7 +130,7 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
             && other
                 .evidence
                 .iter()
-                .filter_map(|&place| at(case, place))
+                .filter_map(|&place| case.at(place))
                 .any(|evidence| evidence.before(event) != Some(false))
     });
     if explained {

@@ -1,9 +1,10 @@
 //! Memory and GPUs of machines.
 
-use super::story::{line, unless_fine, whole_run, writer};
+use super::story::{line, unless_fine, writer};
 use crate::diagnose::case::earliest;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::handled::{Age, age, handled};
+use crate::diagnose::heal::whole;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 use crate::diagnose::{Case, Event};
 
@@ -153,7 +154,7 @@ fn host_memory(case: &Case, mut claim: Claim) -> Option<Claim> {
         .events
         .iter()
         .any(|bad| matches!(bad.role, Role::Failure | Role::Follower) && bad.signal != "oom-killed");
-    if kernel_only && !failed && case.events.iter().any(whole_run) {
+    if kernel_only && !failed && case.events.iter().any(whole) {
         return None;
     }
     let claim = if kernel_only { of_its_time(case, claim, "oom-killed")? } else { claim };
@@ -205,7 +206,7 @@ fn hardware(case: &Case, mut claim: Claim) -> Option<Claim> {
         (node, None) => node.map(str::to_owned),
     };
     // A kernel log keeps Xids of earlier days, and its clock is its own.
-    let done = case.events.iter().any(|good| whole_run(good) && event.before(good) != Some(false));
+    let done = case.events.iter().any(|good| whole(good) && event.before(good) != Some(false));
     let failed = case
         .events
         .iter()

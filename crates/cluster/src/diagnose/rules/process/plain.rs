@@ -1,9 +1,10 @@
 //! Plain failures: programs that end and say so in words of their shell, their language's run time or their launcher. What they say is
 //! that something failed; only some of them say why.
 
-use super::story::{ended_well, line, unless_fine, whole_run, writer};
+use super::story::{ended_well, line, unless_fine, writer};
 use crate::diagnose::Case;
 use crate::diagnose::event::{Role, Signal};
+use crate::diagnose::heal::whole;
 use crate::diagnose::rule::{Claim, Confidence, Rule};
 
 /// Kinds of lines.
@@ -142,7 +143,7 @@ pub(super) const RULES: &[Rule] = &[
 /// Whether a run fell over it no such line tells: it is said beside what else is found.
 fn slows(case: &Case, mut claim: Claim) -> Option<Claim> {
     claim.caution = true;
-    let event = claim.evidence.first().and_then(|&place| super::story::at(case, place))?;
+    let event = claim.evidence.first().and_then(|&place| case.at(place))?;
     let device = event.field("device").map(|device| device.trim_end_matches(':'));
     claim.subject = match (device, event.node.as_deref()) {
         (Some(device), Some(node)) => Some(format!("{device} of {node}")),
@@ -173,7 +174,7 @@ fn program_fault(case: &Case, claim: Claim) -> Option<Claim> {
         return None;
     }
     // Kernel logs keep what happened to other jobs.
-    if case.events.iter().any(whole_run) {
+    if case.events.iter().any(whole) {
         return None;
     }
     Some(claim.next("the output of the process that the line names: its first CUDA error"))

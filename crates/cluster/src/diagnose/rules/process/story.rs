@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::diagnose::event::{Place, Role, Signal};
+use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::heal::whole;
-use crate::diagnose::rule::{Claim, Confidence, Rule};
+use crate::diagnose::rule::{Claim, Confidence};
 use crate::diagnose::{Case, Event};
 
 /// A signal whose texts are enough.
@@ -26,14 +26,9 @@ pub(in crate::diagnose::rules) const fn line(
     Signal { id, any, pattern: Some(pattern), role }
 }
 
-/// Whether the event says that the whole run came to a good end.
-pub(in crate::diagnose::rules) fn whole_run(event: &Event) -> bool {
-    whole(event)
-}
-
 /// Whether the run went on to a good end after `event`: a success of the whole run later than it, and nothing bad after that.
 pub(in crate::diagnose::rules) fn ended_well(case: &Case, event: &Event) -> bool {
-    let later = case.events.iter().filter(|good| whole_run(good) && event.before(good) == Some(true));
+    let later = case.events.iter().filter(|good| whole(good) && event.before(good) == Some(true));
     let last = later.fold(None, |best: Option<&Event>, good| match best {
         Some(best) if best.before(good) != Some(true) => Some(best),
         _ => Some(good),
@@ -46,14 +41,9 @@ pub(in crate::diagnose::rules) fn ended_well(case: &Case, event: &Event) -> bool
     })
 }
 
-/// The event at a place, of those that are kept.
-pub(in crate::diagnose::rules) fn at(case: &Case, place: Place) -> Option<&Event> {
-    case.events.iter().find(|event| event.place == place)
-}
-
 /// The claim, unless the run went on to a good end after all of its evidence.
 pub(in crate::diagnose::rules) fn unless_fine(case: &Case, claim: Claim) -> Option<Claim> {
-    let events = || claim.evidence.iter().filter_map(|&place| at(case, place));
+    let events = || claim.evidence.iter().filter_map(|&place| case.at(place));
     let bad = |event: &&Event| matches!(event.role, Role::Failure | Role::Follower);
     // A warning beside a failure may stand in a file of its own, where other things went well.
     let fine = if events().any(|event| bad(&event)) {
@@ -131,25 +121,9 @@ pub(in crate::diagnose::rules) fn writers(case: &Case, signal: &str) -> usize {
     case.ranks(signal).len().max(case.nodes(signal).len()).max(files.len())
 }
 
-/// The parts' signals in one table of `N`.
-pub(in crate::diagnose::rules) const fn join_signals<const N: usize>(parts: &[&[Signal]]) -> [Signal; N] {
-    let mut all = [text("", Role::Context, &[]); N];
-    let (mut part, mut filled) = (0, 0);
-    while part < parts.len() {
-        let mut index = 0;
-        while index < parts[part].len() {
-            all[filled] = parts[part][index];
-            filled += 1;
-            index += 1;
-        }
-        part += 1;
-    }
-    all
-}
-
-/// The parts' rules in one table of `N`.
-pub(in crate::diagnose::rules) const fn join_rules<const N: usize>(parts: &[&[Rule]]) -> [Rule; N] {
-    let mut all = [Rule::LIKELY; N];
+/// What the parts hold, in one table of `N`; `blank` is what it is filled with before.
+pub(in crate::diagnose::rules) const fn join<T: Copy, const N: usize>(blank: T, parts: &[&[T]]) -> [T; N] {
+    let mut all = [blank; N];
     let (mut part, mut filled) = (0, 0);
     while part < parts.len() {
         let mut index = 0;

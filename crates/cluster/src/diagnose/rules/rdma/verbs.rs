@@ -4,7 +4,7 @@ use crate::diagnose::Case;
 use crate::diagnose::context::MEMLOCK;
 use crate::diagnose::event::{Role, Signal};
 use crate::diagnose::rule::{Claim, Confidence, Rule};
-use crate::diagnose::rules::process::story::{about, at, line, text, unless_fine, writer};
+use crate::diagnose::rules::process::story::{about, line, text, unless_fine, writer};
 
 /// Kinds of lines.
 pub(super) const SIGNALS: &[Signal] = &[
@@ -157,7 +157,7 @@ fn limit_unknown(case: &Case, claim: Claim) -> Option<Claim> {
         claim.evidence.push(shown.place);
         return Some(claim);
     }
-    let call = claim.evidence.iter().find_map(|&place| at(case, place)?.field("call").map(str::to_owned));
+    let call = claim.evidence.iter().find_map(|&place| case.at(place)?.field("call").map(str::to_owned));
     let claim = match call {
         Some(call) => claim.about(call),
         None => claim,

@@ -214,7 +214,7 @@ impl Questions {
                 answer,
                 evidence: evidence
                     .iter()
-                    .filter_map(|place| case.events.iter().find(|event| event.place == *place))
+                    .filter_map(|place| case.at(*place))
                     .map(|event| line(case, event))
                     .collect(),
             })
