@@ -38,7 +38,7 @@ pub use error::{GroupError, InCall, Peer, Result};
 pub use group::Group;
 pub use identity::{Endpoint, Identity, IdentityError, Launcher};
 pub use join::{JoinOptions, Notice};
-pub use parent::{bind_to_parent, exec_bound};
+pub use parent::{Bond, bind_to_parent, exec_bound};
 pub use token::JobToken;
 pub use watch::{DeathWatch, WatchError};
 pub use wire::{MAX_BLOB, MAX_GATHERED};

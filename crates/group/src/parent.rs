@@ -12,6 +12,17 @@ use rustix::process::{
 use crate::error::{GroupError, Result};
 use crate::watch::DeathWatch;
 
+/// What ends a rank with its launcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bond {
+    /// There is no launcher.
+    None,
+    /// The kernel: it holds when the process becomes another program.
+    Kernel,
+    /// A thread of this process.
+    Thread,
+}
+
 /// Names the launcher's process.
 pub(crate) const PARENT_PID: &str = "EXPERTRAIL_PARENT_PID";
 
@@ -24,8 +35,10 @@ pub(crate) const PARENT_PID: &str = "EXPERTRAIL_PARENT_PID";
 ///
 /// # Errors
 /// When the launcher is already gone, or the variable is no process id.
-pub fn bind_to_parent() -> Result<()> {
-    let Some(value) = std::env::var_os(PARENT_PID).filter(|value| !value.is_empty()) else { return Ok(()) };
+pub fn bind_to_parent() -> Result<Bond> {
+    let Some(value) = std::env::var_os(PARENT_PID).filter(|value| !value.is_empty()) else {
+        return Ok(Bond::None);
+    };
     let parsed = value
         .to_str()
         .and_then(|text| text.parse::<i32>().ok())
@@ -40,7 +53,7 @@ pub fn bind_to_parent() -> Result<()> {
             .map_err(|error| GroupError::system("binding this rank to its launcher", error))?;
         // The launcher may have ended between the question and the request.
         if getppid() == Some(launcher) {
-            return Ok(());
+            return Ok(Bond::Kernel);
         }
     } else if test_kill_process(launcher).is_ok() {
         return watch_from_afar(launcher);
@@ -51,11 +64,11 @@ pub fn bind_to_parent() -> Result<()> {
     })
 }
 
-fn watch_from_afar(launcher: Pid) -> Result<()> {
+fn watch_from_afar(launcher: Pid) -> Result<Bond> {
     // One for the life of the process.
     static WATCH: OnceLock<DeathWatch> = OnceLock::new();
     if WATCH.get().is_some() {
-        return Ok(());
+        return Ok(Bond::Thread);
     }
     let pid = launcher.as_raw_nonzero().get().unsigned_abs();
     let watch = DeathWatch::new(vec![(0, pid)], |_| {
@@ -64,7 +77,7 @@ fn watch_from_afar(launcher: Pid) -> Result<()> {
     match watch {
         Ok(watch) => {
             let _ = WATCH.set(watch);
-            Ok(())
+            Ok(Bond::Thread)
         }
         Err(error) => Err(GroupError::system("binding this rank to its launcher", error)),
     }
@@ -74,10 +87,19 @@ fn watch_from_afar(launcher: Pid) -> Result<()> {
 /// fails.
 ///
 /// It is for a launcher's hidden subcommand: programs that never join a group (a shell script, `sleep`)
-/// then also end with the launcher.
+/// then also end with the launcher. Only a direct child of the launcher can do it: what binds a grandchild is a
+/// thread, and `program` would take that thread's place.
 pub fn exec_bound(program: &OsStr, args: impl IntoIterator<Item = OsString>) -> GroupError {
-    if let Err(error) = bind_to_parent() {
-        return error;
+    match bind_to_parent() {
+        Ok(Bond::Kernel | Bond::None) => {}
+        Ok(Bond::Thread) => {
+            return GroupError::Argument(format!(
+                "{} would outlive its launcher: only a direct child of the launcher can become another program and \
+                 stay bound to it",
+                program.display()
+            ));
+        }
+        Err(error) => return error,
     }
     let error = Command::new(program).args(args).exec();
     GroupError::system(format!("cannot start {}", program.display()), error)

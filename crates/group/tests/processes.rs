@@ -93,6 +93,12 @@ fn launch_role(what: &str) -> i32 {
             let script = format!("'{}' role --exact --nocapture --test-threads=1; true", me.display());
             sh(2, &script).env(ROLE, "wait")
         }
+        // A grandchild that wants to become a program which knows nothing of the launcher.
+        "become" => {
+            let me = std::env::current_exe().unwrap();
+            let script = format!("'{}' role --exact --nocapture --test-threads=1; true", me.display());
+            sh(2, &script).env(ROLE, "sleep")
+        }
         _ => ranks(3, "wait"),
     };
     let outcome = launch.run().unwrap();
@@ -336,6 +342,16 @@ fn no_rank_outlives_a_launcher_that_is_killed_outright() {
             gone(pid);
         }
     }
+}
+
+#[test]
+fn a_grandchild_does_not_become_a_program_that_would_outlive_its_launcher() {
+    let (mut launcher, pids, _out) = launcher("become", 2);
+    // They end by themselves, while the launcher lives.
+    for pid in pids {
+        gone(pid);
+    }
+    launcher.wait().unwrap();
 }
 
 #[test]
