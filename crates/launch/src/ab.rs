@@ -1,0 +1,1 @@
+//! Two runs that differ in one variable, on the same nodes.

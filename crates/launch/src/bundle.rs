@@ -1,0 +1,1 @@
+//! The directory of a run: settings, rendered files, facts, logs, results, verdict.

@@ -1,0 +1,1 @@
+//! Starting, watching, collecting and cleaning up.

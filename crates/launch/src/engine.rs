@@ -1,0 +1,1 @@
+//! What is started: the command lines of the engines and their contracts.

@@ -1,0 +1,1 @@
+//! Launch files that others wrote: what in them fails silently.

@@ -1,0 +1,1 @@
+//! The NVIDIA driver's parameters: through the GPU Operator, or on a host.

@@ -1,0 +1,1 @@
+//! Numbered scripts that set up a host, each with its check.

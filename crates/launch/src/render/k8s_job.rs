@@ -1,0 +1,1 @@
+//! An indexed Job with its headless Service.

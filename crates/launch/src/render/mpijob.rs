@@ -1,0 +1,1 @@
+//! Kubeflow's `MPIJob` for clusters with EFA.

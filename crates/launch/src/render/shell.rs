@@ -1,0 +1,1 @@
+//! Command lines for torchrun, mpirun and ssh, with a host file.

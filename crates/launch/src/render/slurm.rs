@@ -1,0 +1,1 @@
+//! A batch script for Slurm.

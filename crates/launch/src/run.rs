@@ -1,0 +1,1 @@
+//! A run with every value decided and the reason of each.

@@ -1,0 +1,1 @@
+//! `run.toml`: what a person writes.

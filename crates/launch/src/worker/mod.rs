@@ -1,0 +1,1 @@
+//! What runs inside the job: preflight of the node, ranks, files in the log.
