@@ -10,6 +10,7 @@ pub mod drive;
 pub mod engine;
 pub mod files;
 pub mod lint;
+pub mod platform;
 pub mod render;
 pub mod run;
 pub mod spec;

@@ -1,1 +1,144 @@
 //! Starting, watching, collecting and cleaning up.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+/// What a person sees of a run that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A step of the launch itself: "applying 3 objects".
+    Step(String),
+    /// The state in plain words: "1 of 2 nodes at rendezvous; pod x-1: pulling the image (3 min)". Shown again only when it changes.
+    State(String),
+    /// A line of rank 0's log.
+    Line(String),
+    /// Something that a person should know at once.
+    Warning(String),
+}
+
+/// Where events go.
+pub trait Show {
+    /// Shows one.
+    fn show(&mut self, event: Event);
+}
+
+/// How a run ended, as far as the system tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Every rank ended with 0.
+    Succeeded,
+    /// Something failed: what, in words; with the exit code of the first failure where it is known.
+    Failed {
+        /// "pod x-1: rank 9 ended with exit code 1".
+        reason: String,
+        /// The first failure's exit code.
+        code: Option<i32>,
+    },
+    /// It could not start in time or cannot start at all (image, resources, rights): what to do.
+    NeverStarted {
+        /// In plain words.
+        reason: String,
+    },
+    /// The deadline passed.
+    Deadline {
+        /// What it was doing.
+        state: String,
+    },
+    /// Ctrl-C or SIGTERM.
+    Interrupted,
+}
+
+/// Why nothing could be done.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DriveError {
+    /// The program that talks to the system is not there: exit code 4.
+    #[error("{0}")]
+    NoProgram(String),
+    /// Rights, credentials, connection: exit code 4.
+    #[error("{0}")]
+    Access(String),
+    /// The request itself: another context, a namespace of the system, a run of that name that exists: exit code 2.
+    #[error("{0}")]
+    Refused(String),
+    /// The system answered something that cannot be used: exit code 4.
+    #[error("{0}")]
+    System(String),
+    /// A file of the bundle: exit code 4.
+    #[error("cannot write {}: {reason}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+impl DriveError {
+    /// The exit code of a command that ends with it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(_) => 2,
+            Self::NoProgram(_) | Self::Access(_) | Self::System(_) | Self::File { .. } => 4,
+        }
+    }
+}
+
+/// How long to go on, and whether somebody asked to stop.
+pub trait Stop {
+    /// Ctrl-C or SIGTERM came.
+    fn cancelled(&self) -> bool;
+    /// Waits for so long, or until [`Stop::cancelled`].
+    fn pause(&self, time: Duration);
+}
+
+/// Takes what a system hands over for the run's directory.
+pub trait Collect {
+    /// A log: of pod `x-0`, of `slurm-12`, of rank 3. It is cleaned of frames and secrets on its way.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn log(&mut self, name: &str, text: &[u8]) -> Result<(), DriveError>;
+    /// A description of the system's objects at the end (`kubectl get events -o json`, `sacct`): useful to `diagnose`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn state(&mut self, name: &str, text: &[u8]) -> Result<(), DriveError>;
+    /// What could not be collected, and why: it is said, never passed over.
+    fn missing(&mut self, what: &str, why: &str);
+}
+
+/// A system on which runs are started: Kubernetes, Slurm, processes over ssh.
+pub trait System {
+    /// Where it runs and what will be made, one line each, for the person to confirm.
+    ///
+    /// # Errors
+    /// When the system cannot be asked.
+    fn describe(&mut self) -> Result<Vec<String>, DriveError>;
+    /// Looks whether the run may and can start: rights, a run of the same name, capacity. Changes nothing.
+    ///
+    /// # Errors
+    /// When it may not or cannot; the message has the remedy (a minimal Role, `expertrail clean RUN`).
+    fn ready(&mut self, show: &mut dyn Show) -> Result<(), DriveError>;
+    /// Starts it. After an error, [`System::clean`] is called.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError>;
+    /// Watches until the end, `until`, or a stop.
+    ///
+    /// # Errors
+    /// When the system cannot be asked any more; the run may go on, and is collected and cleaned all the same.
+    fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError>;
+    /// Hands over all logs of all nodes and ranks, before anything is deleted.
+    ///
+    /// # Errors
+    /// When a file cannot be written. What the system does not give goes to [`Collect::missing`].
+    fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError>;
+    /// Removes everything of this run, by its label or id alone. Nothing left is a success.
+    ///
+    /// # Errors
+    /// When something stays; the message has the command that removes it.
+    fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError>;
+}

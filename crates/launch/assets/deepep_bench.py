@@ -1,0 +1,1 @@
+# Our benchmark for DeepEP.

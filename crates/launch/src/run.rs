@@ -1,1 +1,0 @@
-//! A run with every value decided and the reason of each.

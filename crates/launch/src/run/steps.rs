@@ -1,0 +1,200 @@
+//! What is started.
+
+use super::{Run, RunError, Step};
+use crate::platform::Fabric;
+use crate::spec::{Benchmark, Contract, DeepepDriver, Engine, Spec, Workload};
+
+/// Experts of the benchmarks where the description does not say: the guide's for throughput, the decode preset's for latency.
+const EXPERTS: u32 = 128;
+const EXPERTS_LOW_LATENCY: u32 = 256;
+
+/// The benchmarks, refused where they cannot run on so many nodes.
+pub(super) fn benchmarks(spec: &Spec, nodes: u32) -> Result<Vec<Benchmark>, RunError> {
+    if spec.engine == Engine::Command {
+        if spec.benchmarks.is_some() {
+            return Err(RunError::Conflict(
+                "engine = \"command\" runs your program alone: leave benchmarks out".to_owned(),
+            ));
+        }
+        return Ok(Vec::new());
+    }
+    let given = spec.benchmarks.clone().unwrap_or_else(|| match (spec.engine, nodes) {
+        (Engine::Deepep, 2..) => vec![Benchmark::Intranode, Benchmark::Internode],
+        _ => vec![Benchmark::Intranode],
+    });
+    if given.is_empty() {
+        let reason = "name at least one of \"intranode\", \"internode\", \"low-latency\"".to_owned();
+        return Err(RunError::Value { key: "benchmarks".to_owned(), given: "[]".to_owned(), reason });
+    }
+    if let Some(twice) =
+        given.iter().enumerate().find(|(at, one)| given.iter().take(*at).any(|other| other == *one))
+    {
+        let reason = format!("`{}` is named twice", twice.1.name());
+        return Err(RunError::Value {
+            key: "benchmarks".to_owned(),
+            given: format!("{:?}", given.iter().map(|b| b.name()).collect::<Vec<_>>()),
+            reason,
+        });
+    }
+    if nodes == 1 && given.contains(&Benchmark::Internode) {
+        return Err(RunError::Conflict(
+            "benchmark `internode` needs at least two nodes, and nodes = 1: set nodes = 2, or leave `internode` out".to_owned(),
+        ));
+    }
+    if spec.engine == Engine::Expertrail
+        && let Some(absent) = given.iter().find(|one| **one != Benchmark::Intranode)
+    {
+        return Err(RunError::NotBuilt {
+                what: format!("benchmark `{}` of engine `expertrail`", absent.name()),
+                instead: "engine = \"deepep\" with an image that has DeepEP, or benchmarks = [\"intranode\"], which measures every node by \
+                          itself"
+                    .to_owned(),
+            });
+    }
+    Ok(given)
+}
+
+/// Fills in the steps.
+pub(super) fn fill(run: &mut Run, spec: &Spec) -> Result<(), RunError> {
+    run.steps = match spec.engine {
+        Engine::Expertrail => vec![expertrail(spec)],
+        Engine::Command => vec![command(run, spec)?],
+        Engine::Deepep => {
+            divisible(run, &spec.workload)?;
+            match spec.deepep.driver {
+                DeepepDriver::Own => vec![own(run, &spec.workload)],
+                DeepepDriver::UpstreamTests => {
+                    run.benchmarks.clone().into_iter().map(|one| upstream(run, spec, one)).collect()
+                }
+            }
+        }
+    };
+    for step in &mut run.steps {
+        if step.nodes == 0 {
+            step.nodes = run.nodes;
+        }
+    }
+    run.needs_deepep_file =
+        run.steps.iter().any(|step| step.argv.iter().any(|word| word.ends_with("deepep_bench.py")));
+    Ok(())
+}
+
+/// `DeepEP` places the same number of experts on every rank.
+fn divisible(run: &Run, workload: &Workload) -> Result<(), RunError> {
+    for one in &run.benchmarks {
+        let ranks = if *one == Benchmark::Intranode { run.gpus_per_node } else { run.ranks() };
+        let usual = if *one == Benchmark::LowLatency { EXPERTS_LOW_LATENCY } else { EXPERTS };
+        let experts = workload.experts.unwrap_or(usual);
+        if experts == 0 || !experts.is_multiple_of(ranks) {
+            let next = experts.max(1).div_ceil(ranks) * ranks;
+            return Err(RunError::Conflict(format!(
+                "workload.experts = {experts} on {ranks} ranks of benchmark `{}`: DeepEP wants a multiple of the ranks; {next} would do",
+                one.name()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// Options for the sizes that the description gives.
+fn sizes<const N: usize>(names: [(&str, Option<u32>); N]) -> Vec<String> {
+    names
+        .into_iter()
+        .filter_map(|(name, value)| value.map(|value| [name.to_owned(), value.to_string()]))
+        .flatten()
+        .collect()
+}
+
+fn expertrail(spec: &Spec) -> Step {
+    let workload = &spec.workload;
+    let mut argv = words(["{expertrail}", "bench", "--launched", "--scope", "node", "--preset"]);
+    argv.push(workload.preset.clone().unwrap_or_else(|| "guide-intranode".to_owned()));
+    argv.extend(sizes([
+        ("--tokens", workload.tokens),
+        ("--hidden", workload.hidden),
+        ("--top-k", workload.top_k),
+        ("--experts", workload.experts),
+        ("--sms", workload.sms),
+        ("--warmup", workload.warmup),
+        ("--iters", workload.iters),
+    ]));
+    argv.extend(words(["--json", "{out}/result-intranode.json"]));
+    Step {
+        name: "intranode".to_owned(),
+        nodes: 0,
+        contract: Contract::Ranks,
+        argv,
+        collect: words(["{out}/result-intranode.json"]),
+        pinned: false,
+    }
+}
+
+fn own(run: &Run, workload: &Workload) -> Step {
+    let names: Vec<&str> = run.benchmarks.iter().map(|one| one.name()).collect();
+    let mut argv = words(["python3", "{files}/deepep_bench.py", "--benchmarks"]);
+    argv.push(names.join(","));
+    argv.extend(sizes([
+        ("--tokens", workload.tokens),
+        ("--hidden", workload.hidden),
+        ("--top-k", workload.top_k),
+        ("--experts", workload.experts),
+        ("--sms", workload.sms),
+        ("--warmup", workload.warmup),
+        ("--iters", workload.iters),
+    ]));
+    argv.extend(words(["--json", "{out}/result-deepep.json"]));
+    Step {
+        name: "deepep".to_owned(),
+        nodes: 0,
+        contract: Contract::Ranks,
+        argv,
+        collect: words(["{out}/result-deepep.json"]),
+        pinned: run.nodes > 1 && run.fabric != Fabric::Efa,
+    }
+}
+
+fn upstream(run: &Run, spec: &Spec, one: Benchmark) -> Step {
+    let path = spec.deepep.path.as_deref().unwrap_or("/DeepEP");
+    let file = match one {
+        Benchmark::Intranode => "test_intranode.py",
+        Benchmark::Internode => "test_internode.py",
+        Benchmark::LowLatency => "test_low_latency.py",
+    };
+    let mut argv = words(["python3"]);
+    argv.push(format!("{path}/tests/{file}"));
+    argv.extend(sizes([
+        ("--num-tokens", spec.workload.tokens),
+        ("--hidden", spec.workload.hidden),
+        ("--num-topk", spec.workload.top_k),
+        ("--num-experts", spec.workload.experts),
+    ]));
+    Step {
+        name: one.name().to_owned(),
+        nodes: if one == Benchmark::Intranode { 1 } else { run.nodes },
+        contract: Contract::Nodes,
+        argv,
+        collect: Vec::new(),
+        pinned: false,
+    }
+}
+
+fn command(run: &Run, spec: &Spec) -> Result<Step, RunError> {
+    let argv = spec.command.clone().filter(|argv| argv.first().is_some_and(|program| !program.is_empty()));
+    let argv = argv.ok_or_else(|| RunError::Missing {
+        key: "command".to_owned(),
+        reason: "engine = \"command\" starts it: command = [\"python3\", \"-m\", \"my.training\"]".to_owned(),
+    })?;
+    let contract = spec.contract.unwrap_or_default();
+    Ok(Step {
+        name: "command".to_owned(),
+        nodes: 0,
+        contract,
+        argv,
+        collect: spec.collect.clone(),
+        pinned: contract == Contract::Ranks && run.nodes > 1 && run.fabric != Fabric::Efa,
+    })
+}
