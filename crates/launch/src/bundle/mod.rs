@@ -1,0 +1,1 @@
+//! One directory with everything of a run.
