@@ -1,6 +1,7 @@
 //! Starting, watching, collecting and cleaning up.
 
 pub mod command;
+mod files;
 pub mod follow;
 pub mod launch;
 pub mod process;
