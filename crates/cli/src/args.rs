@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Diagnose(crate::diagnose::DiagnoseArgs),
     /// What a cause is: how it works, its signs, the remedy, the sources.
     Explain(crate::explain::ExplainArgs),
+    /// Launch files for a system, from one description of a run.
+    #[command(subcommand)]
+    Render(Box<crate::render::RenderCommand>),
     /// Run one task that may hang or crash, for the command that started this.
     #[command(name = expertrail_cluster::isolate::SUBCOMMAND, hide = true)]
     Isolated,

@@ -13,6 +13,7 @@ mod judge;
 mod node;
 mod plan;
 mod progress;
+mod render;
 mod stack;
 mod topo;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
+        Ok(Cli { command: Command::Render(command) }) => render::main(&command),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.

@@ -11,38 +11,36 @@ pub mod slurm;
 
 use thiserror::Error;
 
-use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT};
 use crate::files::FileSet;
 use crate::run::{Run, Target};
 
-/// Why a run has no launch files.
+/// Why there are no launch files.
 #[derive(Debug, Error)]
 pub enum RenderError {
-    /// The writer of YAML or JSON refused.
+    /// A document could not be written as YAML.
     #[error("cannot write YAML: {0}")]
     Yaml(String),
-    /// The system cannot run this description; the message says what to change.
+    /// The run could not be written as JSON.
+    #[error("cannot write run.json: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The run does not fit this system; the message says what to change.
     #[error("{0}")]
     Unfit(String),
 }
 
-/// All files of the run's directory but the copy of the description: `run.json` first, then those of the target.
+/// All files of `run`'s target, `run.json` first. The same run gives the same files.
 ///
 /// # Errors
-/// When the target cannot run this description.
+/// When the run does not fit the system.
 pub fn run(run: &Run) -> Result<FileSet, RenderError> {
-    let of_target = match run.target {
+    let mut files = FileSet::default();
+    files.text("run.json", run.to_json()?);
+    files.extend(match run.target {
         Target::Slurm => slurm::render(run)?,
         Target::Torchrun | Target::Mpirun | Target::Ssh => shell::render(run)?,
         Target::K8sJob | Target::Mpijob => {
             return Err(RenderError::Unfit(format!("target {} is not built yet", run.target.name())));
         }
-    };
-    let mut files = FileSet::default();
-    files.text("run.json", run.to_json().map_err(|error| RenderError::Yaml(error.to_string()))?);
-    files.extend(of_target);
-    if run.needs_deepep_file && files.get(DEEPEP_FILE).is_none() {
-        files.text(DEEPEP_FILE, DEEPEP_TEXT);
-    }
+    });
     Ok(files)
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::engine::{Place, Word, quote};
+use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT, Place, Word, quote};
+use crate::files::FileSet;
 use crate::run::{Run, Step};
 use crate::spec::{Contract, Engine};
 
@@ -69,6 +70,13 @@ fn pieces(text: &str, names: &[(&str, &str)]) -> Option<String> {
         out.push_str(&quote(rest));
     }
     found.then_some(out)
+}
+
+/// Adds this project's benchmark file, where a step starts it.
+pub(super) fn benchmark_file(run: &Run, files: &mut FileSet) {
+    if run.needs_deepep_file {
+        files.text(DEEPEP_FILE, DEEPEP_TEXT);
+    }
 }
 
 /// A line on what the run is.

@@ -6,6 +6,7 @@ mod ssh;
 mod torchrun;
 
 use super::RenderError;
+use super::script::benchmark_file;
 use crate::files::FileSet;
 use crate::run::{Run, Target};
 
@@ -23,10 +24,12 @@ pub const OUT: &str = "EXPERTRAIL_OUT";
 /// # Errors
 /// When the target cannot run this description.
 pub fn render(run: &Run) -> Result<FileSet, RenderError> {
-    match run.target {
-        Target::Mpirun => Ok(mpirun::render(run)),
-        Target::Ssh => Ok(ssh::render(run)),
-        Target::Torchrun => torchrun::render(run),
-        other => Err(RenderError::Unfit(format!("{} is no target of plain hosts", other.name()))),
-    }
+    let mut files = match run.target {
+        Target::Mpirun => mpirun::render(run),
+        Target::Ssh => ssh::render(run),
+        Target::Torchrun => torchrun::render(run)?,
+        other => return Err(RenderError::Unfit(format!("{} is no target of plain hosts", other.name()))),
+    };
+    benchmark_file(run, &mut files);
+    Ok(files)
 }

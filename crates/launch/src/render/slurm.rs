@@ -31,6 +31,7 @@ pub fn render(run: &Run) -> Result<FileSet, RenderError> {
     }
     let mut files = FileSet::default();
     files.program(SCRIPT, script(run));
+    script::benchmark_file(run, &mut files);
     files.text("README.txt", readme::text(run));
     Ok(files)
 }
