@@ -16,6 +16,7 @@ mod progress;
 mod render;
 mod stack;
 mod topo;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
         Ok(Cli { command: Command::Render(command) }) => render::main(&command),
+        Ok(Cli { command: Command::Worker(command) }) => worker::main(command),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.
