@@ -34,6 +34,7 @@ mod watch;
 mod wire;
 
 pub use cancel::CancelToken;
+pub use interrupt::Watch as SignalWatch;
 pub use error::{GroupError, InCall, Peer, Result};
 pub use group::Group;
 pub use identity::{Endpoint, Identity, IdentityError, Launcher};

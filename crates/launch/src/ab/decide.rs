@@ -113,12 +113,11 @@ fn causes(side: &Side) -> Vec<&str> {
 
 fn answer(a: &Side, b: &Side, evidence: &mut Vec<String>, next: &mut Vec<String>) -> Layer {
     if !same_nodes(a, b) {
-        evidence.push(format!(
-            "not on the same nodes: A on {}, B on {}",
-            hosts(a),
-            hosts(b)
-        ));
-        next.push("run both again on nodes that are named (slurm.nodelist, kubernetes.hostnames, hosts.names)".to_owned());
+        evidence.push(format!("not on the same nodes: A on {}, B on {}", hosts(a), hosts(b)));
+        next.push(
+            "run both again on nodes that are named (slurm.nodelist, kubernetes.hostnames, hosts.names)"
+                .to_owned(),
+        );
         return Layer::NotDecided;
     }
     match (result(a), result(b)) {
@@ -132,8 +131,14 @@ fn answer(a: &Side, b: &Side, evidence: &mut Vec<String>, next: &mut Vec<String>
         (Result::Failed, Result::Failed) => both_fail(a, b, evidence, next),
         _ => {
             for side in [a, b].into_iter().filter(|side| result(side) == Result::Neither) {
-                evidence.push(format!("{} neither passed nor failed: it says nothing of either layer", side.name));
-                next.push(format!("see {}/report.html, correct what kept {} from running, and run again", side.bundle, side.name));
+                evidence.push(format!(
+                    "{} neither passed nor failed: it says nothing of either layer",
+                    side.name
+                ));
+                next.push(format!(
+                    "see {}/report.html, correct what kept {} from running, and run again",
+                    side.bundle, side.name
+                ));
             }
             Layer::NotDecided
         }
@@ -146,7 +151,9 @@ fn one_passes(good: &Side, bad: &Side, evidence: &mut Vec<String>, next: &mut Ve
         evidence.push(format!(
             "{fail} sends between nodes and {pass} does not: that {pass} passes clears each node, and not the network between them"
         ));
-        next.push(format!("let {pass} run a benchmark between nodes: benchmarks = [\"internode\"] of engine deepep"));
+        next.push(format!(
+            "let {pass} run a benchmark between nodes: benchmarks = [\"internode\"] of engine deepep"
+        ));
         return Layer::NotDecided;
     }
     let hard: Vec<&str> = causes(bad).into_iter().filter(|cause| !SOFTWARE.contains(cause)).collect();
@@ -155,14 +162,19 @@ fn one_passes(good: &Side, bad: &Side, evidence: &mut Vec<String>, next: &mut Ve
             "{pass} passes on the same nodes, but the logs of {fail} show {}, which belongs to the cluster: it may come and go",
             hard.join(", ")
         ));
-        next.push(format!("run both once more; `expertrail explain {}` says how the cause is seen on a node", hard[0]));
+        next.push(format!(
+            "run both once more; `expertrail explain {}` says how the cause is seen on a node",
+            hard[0]
+        ));
         return Layer::NotDecided;
     }
     evidence.push(format!(
         "{pass} passes on the same nodes{}: they carry the path that {fail} fails on",
         if good.between_nodes { ", between them too" } else { "" }
     ));
-    next.push(format!("look at what differs: {fail}'s versions and settings; `expertrail stack` in its image"));
+    next.push(format!(
+        "look at what differs: {fail}'s versions and settings; `expertrail stack` in its image"
+    ));
     Layer::Software
 }
 
@@ -173,10 +185,14 @@ fn both_fail(a: &Side, b: &Side, evidence: &mut Vec<String>, next: &mut Vec<Stri
             evidence.push(format!(
                 "both fail of {shared}, which is in the software that both have: the same fault twice says nothing of the nodes"
             ));
-            next.push(format!("`expertrail explain {shared}`; then compare with an image that is known to be good"));
+            next.push(format!(
+                "`expertrail explain {shared}`; then compare with an image that is known to be good"
+            ));
             return Layer::Software;
         }
-        evidence.push(format!("both fail of the same cause, {shared}, with different software on the same nodes"));
+        evidence.push(format!(
+            "both fail of the same cause, {shared}, with different software on the same nodes"
+        ));
         next.push(format!("`expertrail explain {shared}`, and `expertrail check` on {}", hosts(a)));
         return Layer::Cluster;
     }
@@ -228,7 +244,8 @@ fn same_nodes(a: &Side, b: &Side) -> bool {
 
 /// For people.
 pub fn text(comparison: &Comparison) -> String {
-    let mut out = format!("A/B of {}: {}\n", comparison.variables.join(", "), comparison.layer.label().to_uppercase());
+    let mut out =
+        format!("A/B of {}: {}\n", comparison.variables.join(", "), comparison.layer.label().to_uppercase());
     for line in &comparison.evidence {
         let _ = writeln!(out, "  - {line}");
     }

@@ -1,5 +1,6 @@
 //! What differs between two descriptions, and whether it is only what was declared.
 
+use expertrail_cluster::facts::Facts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
@@ -60,7 +61,9 @@ pub enum VariableError {
     #[error("A and B are the same in --variable {}: there is nothing to compare", .0.join(" --variable "))]
     Nothing(Vec<String>),
     /// The nodes may not differ.
-    #[error("--variable {0} says where the runs are, and an A/B on other nodes decides nothing: it must be the same in both")]
+    #[error(
+        "--variable {0} says where the runs are, and an A/B on other nodes decides nothing: it must be the same in both"
+    )]
     Place(String),
     /// No such key.
     #[error("--variable {given}: there is no such key{}", match .nearest { Some(nearest) => format!("; did you mean `{nearest}`?"), None => String::new() })]
@@ -84,7 +87,12 @@ fn list(differences: &[Difference]) -> String {
 ///
 /// # Errors
 /// When more differs, nothing does, or a variable may not differ.
-pub fn check(a: &Spec, b: &Spec, target: Target, variables: &[String]) -> Result<Vec<Difference>, VariableError> {
+pub fn check(
+    (a, b): (&Spec, &Spec),
+    target: Target,
+    facts: Option<&Facts>,
+    variables: &[String],
+) -> Result<Vec<Difference>, VariableError> {
     let (left, right) = (tree(a), tree(b));
     for variable in variables {
         declared(variable, &left)?;
@@ -101,8 +109,9 @@ pub fn check(a: &Spec, b: &Spec, target: Target, variables: &[String]) -> Result
     }
     // The name may differ: it begins the names of objects and changes nothing else.
     put(&mut mixed, "name", Value::String(b.name.clone()));
-    let mixed: Spec = serde_json::from_value(strip(mixed)).map_err(|error| VariableError::Run(error.to_string()))?;
-    let run = |spec: &Spec| Run::resolve(spec, target, None, None);
+    let mixed: Spec =
+        serde_json::from_value(strip(mixed)).map_err(|error| VariableError::Run(error.to_string()))?;
+    let run = |spec: &Spec| Run::resolve(spec, target, facts, None);
     let failed = |error: RunError| VariableError::Run(error.to_string());
     let (resolved_a, resolved_b) = (run(a).map_err(failed)?, run(b).map_err(failed)?);
     // First the descriptions: a value that was written in one alone is easier to find than what follows from it.
@@ -122,7 +131,8 @@ pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
         let mut value = serde_json::to_value(run).unwrap_or_default();
         if let Some(map) = value.as_object_mut() {
             map.retain(|key, _| !matches!(key.as_str(), "id" | "name" | "notes" | "schema"));
-            let env = run.env.iter().map(|one| (one.name.clone(), Value::String(one.value.clone()))).collect();
+            let env =
+                run.env.iter().map(|one| (one.name.clone(), Value::String(one.value.clone()))).collect();
             map.insert("env".to_owned(), Value::Object(env));
         }
         value
@@ -186,7 +196,9 @@ fn put(tree: &mut Value, key: &str, value: Value) {
         None => {
             map.insert(first.to_owned(), value);
         }
-        Some(rest) => put(map.entry(first).or_insert_with(|| Value::Object(serde_json::Map::new())), rest, value),
+        Some(rest) => {
+            put(map.entry(first).or_insert_with(|| Value::Object(serde_json::Map::new())), rest, value)
+        }
     }
 }
 
@@ -194,7 +206,10 @@ fn put(tree: &mut Value, key: &str, value: Value) {
 fn strip(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(
-            map.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key, strip(value))).collect(),
+            map.into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(key, value)| (key, strip(value)))
+                .collect(),
         ),
         other => other,
     }
@@ -242,7 +257,8 @@ fn walk(key: &str, a: &Value, b: &Value, found: &mut Vec<Difference>) {
 mod tests {
     use super::*;
 
-    const BASE: &str = "profile = \"crusoe-b200\"\nengine = \"command\"\ncommand = [\"python3\", \"train.py\"]\n";
+    const BASE: &str =
+        "profile = \"crusoe-b200\"\nengine = \"command\"\ncommand = [\"python3\", \"train.py\"]\n";
 
     fn spec(text: &str) -> Spec {
         Spec::parse("run.toml", text, &[]).unwrap()
@@ -252,7 +268,7 @@ mod tests {
         let a = spec(&format!("name = \"a\"\n{a}"));
         let b = spec(&format!("name = \"b\"\n{b}"));
         let variables: Vec<String> = variables.iter().map(|one| (*one).to_owned()).collect();
-        check(&a, &b, Target::K8sJob, &variables)
+        check((&a, &b), Target::K8sJob, None, &variables)
     }
 
     #[test]
@@ -260,7 +276,10 @@ mod tests {
         let a = format!("image = \"x/y:new\"\n{BASE}");
         let b = format!("image = \"x/y:old\"\n{BASE}");
         let found = one(&a, &b, &["image"]).unwrap();
-        assert_eq!(found, [Difference { key: "image".into(), a: Some("x/y:new".into()), b: Some("x/y:old".into()) }]);
+        assert_eq!(
+            found,
+            [Difference { key: "image".into(), a: Some("x/y:new".into()), b: Some("x/y:old".into()) }]
+        );
         let error = one(&a, &b, &["env.NCCL_DEBUG"]).unwrap_err();
         assert_eq!(error, VariableError::Nothing(vec!["env.NCCL_DEBUG".into()]));
         let more = format!("{b}timeout = \"5m\"\n[env]\nNCCL_DEBUG = \"INFO\"\n");
@@ -269,7 +288,10 @@ mod tests {
         assert!(!error.contains("image:"), "{error}");
         let variables = format!("{a}[env]\nNCCL_DEBUG = \"INFO\"\n");
         let found = one(&a, &variables, &["env.NCCL_DEBUG"]).unwrap();
-        assert_eq!((found[0].key.as_str(), found[0].b.as_deref(), found.len()), ("env.NCCL_DEBUG", Some("INFO"), 1));
+        assert_eq!(
+            (found[0].key.as_str(), found[0].b.as_deref(), found.len()),
+            ("env.NCCL_DEBUG", Some("INFO"), 1)
+        );
     }
 
     /// The guide's third use case: the training, and the benchmark as its reproducer.
@@ -279,9 +301,14 @@ mod tests {
         let b = "image = \"x/y:z\"\nprofile = \"crusoe-b200\"\nengine = \"deepep\"\n";
         let found = one(&a, b, &["engine"]).unwrap();
         let keys: Vec<&str> = found.iter().map(|one| one.key.as_str()).collect();
-        assert!(keys.contains(&"engine") && keys.contains(&"benchmarks") && !keys.contains(&"image"), "{keys:?}");
+        assert!(
+            keys.contains(&"engine") && keys.contains(&"benchmarks") && !keys.contains(&"image"),
+            "{keys:?}"
+        );
         let other = b.replace("y:z", "y:other");
-        assert!(matches!(one(&a, &other, &["engine"]), Err(VariableError::More { others, .. }) if others[0].key == "image"));
+        assert!(
+            matches!(one(&a, &other, &["engine"]), Err(VariableError::More { others, .. }) if others[0].key == "image")
+        );
     }
 
     #[test]

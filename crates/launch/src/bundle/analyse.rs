@@ -45,7 +45,10 @@ impl Analysis {
         if started {
             analysis.absent = absent(run, bundle);
             for result in &analysis.absent {
-                bundle.missing(result, if succeeded { "no rank left it, though all ended with 0" } else { "the run failed" });
+                bundle.missing(
+                    result,
+                    if succeeded { "no rank left it, though all ended with 0" } else { "the run failed" },
+                );
             }
             analysis.judge(run, bundle, succeeded);
         }
@@ -95,7 +98,8 @@ impl Analysis {
     }
 
     fn write(&self, bundle: &mut Bundle) -> Result<(), DriveError> {
-        let failed = |error: serde_json::Error| DriveError::System(format!("a document cannot be written: {error}"));
+        let failed =
+            |error: serde_json::Error| DriveError::System(format!("a document cannot be written: {error}"));
         if let Some(report) = &self.verdict {
             let text = serde_json::to_string_pretty(report).map_err(failed)?;
             bundle.document("verdict.json", &(text + "\n"))?;
@@ -218,7 +222,8 @@ fn options(run: &Run) -> Options {
     let known = |gpu: &String| judge::references().machine(gpu).is_some();
     Options {
         gpu: run.platform.gpu.clone().filter(known),
-        nic_gb_s: Some(run.profile.nic_gbytes_per_gpu).filter(|rate| *rate > 0.0 && run.fabric != Fabric::Unknown),
+        nic_gb_s: Some(run.profile.nic_gbytes_per_gpu)
+            .filter(|rate| *rate > 0.0 && run.fabric != Fabric::Unknown),
         scale_up_gb_s: run.profile.nvlink_gbytes,
         nodes: Some(u64::from(run.nodes)),
         ranks_per_node: Some(u64::from(run.gpus_per_node)),
@@ -237,7 +242,9 @@ fn worst_facts(bundle: &Bundle) -> Option<Facts> {
         let findings = bundle.read(&name.replacen("facts/", "findings/", 1));
         let findings = findings.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
         let list = findings.as_ref().and_then(|found| found.get("findings")?.as_array());
-        list.map_or(0, |list| list.iter().filter(|one| one.get("status") == Some(&Value::from("fail"))).count())
+        list.map_or(0, |list| {
+            list.iter().filter(|one| one.get("status") == Some(&Value::from("fail"))).count()
+        })
     };
     let names = bundle.files().map(|file| file.path.as_str()).filter(|name| name.starts_with("facts/"));
     // The first of the worst: `max_by_key` would give the last.

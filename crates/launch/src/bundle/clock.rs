@@ -29,9 +29,7 @@ fn date(mut days: u64) -> (u64, u64, u64) {
         year += 1;
     }
     let february = if leap(year) { 29 } else { 28 };
-    for (month, length) in
-        [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31].into_iter().enumerate()
-    {
+    for (month, length) in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31].into_iter().enumerate() {
         if days < length {
             return (year, month as u64 + 1, days + 1);
         }

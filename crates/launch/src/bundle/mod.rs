@@ -274,7 +274,8 @@ fn walk(folder: &Path, above: &str, depth: usize, files: &mut Vec<(String, PathB
             continue;
         }
         let whole = format!("{above}{name}");
-        let filled = depth == 0 && (FILLED.contains(&name.as_str()) || name.starts_with("job-") || name.starts_with("out-"));
+        let filled = depth == 0
+            && (FILLED.contains(&name.as_str()) || name.starts_with("job-") || name.starts_with("out-"));
         if about.is_dir() && depth < 3 && !filled {
             walk(&entry.path(), &format!("{whole}/"), depth + 1, files);
         } else if about.is_file() && about.len() <= RENDERED_LIMIT && !whole.ends_with(".log") {
@@ -295,7 +296,9 @@ mod tests {
         }
         fs::create_dir(root.path().join("17")).unwrap();
         assert_eq!(numbered(root.path()).unwrap(), root.path().join("18"));
-        assert!(matches!(given(root.path()), Err(DriveError::Refused(text)) if text.contains("never overwritten")));
+        assert!(
+            matches!(given(root.path()), Err(DriveError::Refused(text)) if text.contains("never overwritten"))
+        );
         assert!(given(&root.path().join("1")).is_ok());
     }
 

@@ -56,7 +56,8 @@ pub struct End {
 impl End {
     /// The document of an ending.
     pub fn of(ending: &Ending) -> Self {
-        let end = |kind: &str, reason: &str| Self { kind: kind.to_owned(), reason: reason.to_owned(), code: None };
+        let end =
+            |kind: &str, reason: &str| Self { kind: kind.to_owned(), reason: reason.to_owned(), code: None };
         match ending {
             Ending::Succeeded => end("succeeded", ""),
             Ending::Failed { reason, code } => Self { code: *code, ..end("failed", reason) },
@@ -285,9 +286,8 @@ fn host(document: &Value) -> Option<String> {
 /// Records of ranks, in order. Node 0's copy and node 1's are different files, so every rank is here once.
 pub fn ranks(bundle: &Bundle) -> Vec<RankEnd> {
     let records = bundle.files().filter(|file| file.path.starts_with("exit/"));
-    let mut ranks: Vec<RankEnd> = records
-        .filter_map(|file| serde_json::from_slice(&bundle.read(&file.path)?).ok())
-        .collect();
+    let mut ranks: Vec<RankEnd> =
+        records.filter_map(|file| serde_json::from_slice(&bundle.read(&file.path)?).ok()).collect();
     ranks.sort_by_key(|rank| rank.rank);
     ranks
 }

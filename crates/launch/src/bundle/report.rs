@@ -117,7 +117,8 @@ fn summary(out: &mut String, outcome: &Outcome) {
         escape(&outcome.engine),
         outcome.exit_code,
     );
-    let _ = writeln!(out, "<p>Started {}, ended {} (UTC).</p>", escape(&outcome.started), escape(&outcome.ended));
+    let _ =
+        writeln!(out, "<p>Started {}, ended {} (UTC).</p>", escape(&outcome.started), escape(&outcome.ended));
     let _ = writeln!(out, "<p>Ending: {}.</p>", escape(&outcome.ending.words()));
     if let Some(verdict) = &outcome.verdict {
         let reasons = verdict.reasons.iter().map(|reason| escape(reason)).collect::<Vec<_>>().join("; ");
@@ -159,7 +160,8 @@ fn figures(out: &mut String, outcome: &Outcome, analysis: &Analysis) {
         .iter()
         .map(|metric| {
             let value = format!("{:.2} {}", metric.value, metric.unit);
-            let share = metric.share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
+            let share =
+                metric.share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
             let node = metric.node.map_or_else(|| "-".to_owned(), |node| node.to_string());
             vec![
                 status(metric.status),
@@ -172,11 +174,20 @@ fn figures(out: &mut String, outcome: &Outcome, analysis: &Analysis) {
         })
         .collect();
     table(out, &["status", "figure", "node", "value", "of expected", "why"], &rows);
-    let bad = report.findings.iter().filter(|finding| matches!(finding.status, Status::Fail | Status::Warn | Status::Unknown));
+    let bad = report
+        .findings
+        .iter()
+        .filter(|finding| matches!(finding.status, Status::Fail | Status::Warn | Status::Unknown));
     let rows: Vec<Vec<String>> = bad
         .map(|finding| {
             let remedy = finding.remedies.first().map_or("", |remedy| remedy.text.as_str());
-            vec![status(finding.status), escape(&finding.id), escape(&finding.title), escape(&finding.observed), escape(remedy)]
+            vec![
+                status(finding.status),
+                escape(&finding.id),
+                escape(&finding.title),
+                escape(&finding.observed),
+                escape(remedy),
+            ]
         })
         .collect();
     if !rows.is_empty() {
@@ -188,7 +199,8 @@ fn diagnosis(out: &mut String, outcome: &Outcome, analysis: &Analysis) {
     let Some(found) = &analysis.diagnosis else { return };
     out.push_str("<h2>Diagnosis</h2>\n");
     if let Some(line) = outcome.diagnosis.as_ref().and_then(|short| short.first_failure.as_ref()) {
-        let _ = writeln!(out, "<div class=\"card pad\"><p>First failure</p><pre>{}</pre></div>", escape(line));
+        let _ =
+            writeln!(out, "<div class=\"card pad\"><p>First failure</p><pre>{}</pre></div>", escape(line));
     }
     if found.findings.is_empty() {
         out.push_str("<p>The logs name no cause with confidence.</p>\n");
@@ -225,7 +237,9 @@ fn cause(out: &mut String, (class, kind): (&str, &str), one: &Diagnosed) {
 fn nodes(out: &mut String, outcome: &Outcome) {
     out.push_str("<h2>Nodes</h2>\n");
     let counts = |node: &Node| match &node.checks {
-        Some(checks) => checks.iter().map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join(", "),
+        Some(checks) => {
+            checks.iter().map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+        }
         None => "no findings here".to_owned(),
     };
     let rows: Vec<Vec<String>> = outcome
@@ -233,7 +247,12 @@ fn nodes(out: &mut String, outcome: &Outcome) {
         .iter()
         .map(|node| {
             let facts = if node.facts { marked("good", "yes") } else { marked("warn", "missing") };
-            vec![node.node.to_string(), escape(node.host.as_deref().unwrap_or("-")), facts, escape(&counts(node))]
+            vec![
+                node.node.to_string(),
+                escape(node.host.as_deref().unwrap_or("-")),
+                facts,
+                escape(&counts(node)),
+            ]
         })
         .collect();
     table(out, &["node", "host", "facts", "checks"], &rows);

@@ -173,7 +173,10 @@ mod tests {
     #[test]
     fn answers_have_code_and_texts() {
         let answer = SearchPath.call(&call("sh", &["-c", "echo out; echo bad >&2; exit 3"])).unwrap();
-        assert_eq!((answer.code, answer.stdout.as_str(), answer.stderr.as_str()), (Some(3), "out\n", "bad\n"));
+        assert_eq!(
+            (answer.code, answer.stdout.as_str(), answer.stderr.as_str()),
+            (Some(3), "out\n", "bad\n")
+        );
         assert_eq!(answer.complaint(), "bad");
         let folder = tempfile::tempdir().unwrap();
         let there = Call { folder: Some(folder.path()), ..call("pwd", &[]) };

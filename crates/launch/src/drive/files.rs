@@ -28,7 +28,10 @@ pub(super) enum Found {
 /// results beside them.
 pub(super) fn outputs(folder: &Path, to: &mut dyn Collect) -> Result<(), DriveError> {
     if !folder.is_dir() {
-        to.missing(&name_of(folder), "there is no such directory: the run did not come so far, or this machine does not see its disk");
+        to.missing(
+            &name_of(folder),
+            "there is no such directory: the run did not come so far, or this machine does not see its disk",
+        );
         return Ok(());
     }
     let mut found = Vec::new();

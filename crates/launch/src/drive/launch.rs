@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{DriveError, Ending, Event, Show, Stop, System};
+use crate::bundle::Bundle;
 use crate::bundle::analyse::Analysis;
 use crate::bundle::clock;
 use crate::bundle::outcome::{self, End, Moment, Outcome};
 use crate::bundle::report;
-use crate::bundle::Bundle;
 use crate::drive::Collect;
 use crate::run::{self, Run};
 
@@ -69,7 +69,9 @@ pub fn read(folder: &Path) -> Result<Run, DriveError> {
         serde_json::from_str(&text).map_err(|error| refused(format!("no JSON: {error}")))?;
     match value.get("schema").and_then(serde_json::Value::as_str) {
         Some(run::SCHEMA) => {}
-        Some(other) => return Err(refused(format!("its schema is `{other}`, and this program reads {}", run::SCHEMA))),
+        Some(other) => {
+            return Err(refused(format!("its schema is `{other}`, and this program reads {}", run::SCHEMA)));
+        }
         None => return Err(refused(format!("it has no schema; wanted {}", run::SCHEMA))),
     }
     serde_json::from_value(value).map_err(|error| refused(format!("no resolved run: {error}")))
@@ -177,7 +179,11 @@ fn records(bundle: &Bundle, ended: &mut Ended) {
     let end = &mut ended.end;
     match end.kind.as_str() {
         "succeeded" => {
-            *end = End { kind: "failed".to_owned(), reason: format!("{words}, though the system says success"), code };
+            *end = End {
+                kind: "failed".to_owned(),
+                reason: format!("{words}, though the system says success"),
+                code,
+            };
             ended.code = Some(1);
         }
         "failed" => {
@@ -222,7 +228,8 @@ impl Finish<'_> {
             code = 4;
         }
         self.expect(&mut bundle, &analysis);
-        let events = seen.events.iter().map(|moment| Moment { text: bundle.clean(&moment.text), ..moment.clone() });
+        let events =
+            seen.events.iter().map(|moment| Moment { text: bundle.clean(&moment.text), ..moment.clone() });
         let end = &self.end.end;
         let outcome = Outcome {
             started: clock::rfc3339(self.started),
@@ -256,7 +263,10 @@ impl Finish<'_> {
                 for what in ["facts", "findings"] {
                     let name = format!("{what}/node-{node}.json");
                     if !bundle.has(&name) {
-                        bundle.missing(&name, "the preflight of this node left none: its log says how far it came");
+                        bundle.missing(
+                            &name,
+                            "the preflight of this node left none: its log says how far it came",
+                        );
                     }
                 }
             }

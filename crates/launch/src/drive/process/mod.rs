@@ -95,7 +95,9 @@ impl<'a> Hosts<'a> {
 
     /// The hosts of the list beside the script, which a person may have edited.
     fn hosts(&self) -> Vec<String> {
-        let Ok(text) = fs::read_to_string(self.folder.join(HOSTFILE)) else { return self.run.hosts.names.clone() };
+        let Ok(text) = fs::read_to_string(self.folder.join(HOSTFILE)) else {
+            return self.run.hosts.names.clone();
+        };
         let names = text.lines().filter_map(|line| line.split_whitespace().next());
         names.filter(|name| !name.starts_with('#')).map(str::to_owned).collect()
     }
@@ -173,14 +175,19 @@ impl<'a> Hosts<'a> {
         let because = self.complaint.as_ref().map(|what| format!(": {what}")).unwrap_or_default();
         match code {
             Some(0) => Ending::Succeeded,
-            Some(124) => Ending::Deadline { state: format!("the run's own deadline passed in step {}{because}", self.step) },
-            Some(code @ (2 | 4)) if !self.begun => {
-                Ending::NeverStarted { reason: format!("{script} ended with exit code {code} before its first step{because}") }
+            Some(124) => Ending::Deadline {
+                state: format!("the run's own deadline passed in step {}{because}", self.step),
+            },
+            Some(code @ (2 | 4)) if !self.begun => Ending::NeverStarted {
+                reason: format!("{script} ended with exit code {code} before its first step{because}"),
+            },
+            Some(code) => Ending::Failed {
+                reason: format!("{script} ended with exit code {code} in step {}{because}", self.step),
+                code: Some(code),
+            },
+            None => {
+                Ending::Failed { reason: format!("{script} was killed by a signal from outside"), code: None }
             }
-            Some(code) => {
-                Ending::Failed { reason: format!("{script} ended with exit code {code} in step {}{because}", self.step), code: Some(code) }
-            }
-            None => Ending::Failed { reason: format!("{script} was killed by a signal from outside"), code: None },
         }
     }
 }
@@ -231,7 +238,11 @@ impl System for Hosts<'_> {
             if !on_search_path(program) {
                 return Err(DriveError::NoProgram(format!(
                     "there is no program `{program}` on this host, and {script} needs it{}",
-                    if self.run.target == Target::Mpirun { ": install Open MPI, or set hosts.mpirun to its path" } else { "" }
+                    if self.run.target == Target::Mpirun {
+                        ": install Open MPI, or set hosts.mpirun to its path"
+                    } else {
+                        ""
+                    }
                 )));
             }
         }
@@ -240,7 +251,8 @@ impl System for Hosts<'_> {
 
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
         let out = free(&self.folder)?;
-        let failed = |error: std::io::Error| DriveError::System(format!("cannot start {}: {error}", self.script()));
+        let failed =
+            |error: std::io::Error| DriveError::System(format!("cannot start {}: {error}", self.script()));
         let (reader, writer) = std::io::pipe().map_err(failed)?;
         let mut command = Command::new("bash");
         command.arg(self.script()).args(self.args()).current_dir(&self.folder).env(OUT, &out);
@@ -265,7 +277,8 @@ impl System for Hosts<'_> {
             }
         });
         self.lines = Some(receiver);
-        fs::write(self.note(), note).map_err(|error| DriveError::File { path: self.note(), reason: error.to_string() })
+        fs::write(self.note(), note)
+            .map_err(|error| DriveError::File { path: self.note(), reason: error.to_string() })
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError> {
@@ -320,9 +333,10 @@ impl System for Hosts<'_> {
     }
 
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
-        let own = self.child.as_mut().and_then(|child| {
-            matches!(child.try_wait(), Ok(None)).then(|| Process::of(child.id()))
-        });
+        let own = self
+            .child
+            .as_mut()
+            .and_then(|child| matches!(child.try_wait(), Ok(None)).then(|| Process::of(child.id())));
         let Some(process) = own.or_else(|| self.left()) else {
             let _ = fs::remove_file(self.note());
             show.show(Event::Step(format!("no process of {} is left", self.run.id)));
@@ -380,7 +394,9 @@ fn free(folder: &Path) -> Result<PathBuf, DriveError> {
 /// Whether `program` can be started.
 fn on_search_path(program: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    let runs = |path: &Path| path.metadata().is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0);
+    let runs = |path: &Path| {
+        path.metadata().is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+    };
     if program.contains('/') {
         return runs(Path::new(program));
     }

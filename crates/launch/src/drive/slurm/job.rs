@@ -31,10 +31,11 @@ pub(super) enum Phase {
 impl Job {
     pub(super) fn phase(&self) -> Phase {
         match self.state.as_str() {
-            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => Phase::Pending,
-            "RUNNING" | "CONFIGURING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT" | "RESIZING" => {
-                Phase::Running
+            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
+                Phase::Pending
             }
+            "RUNNING" | "CONFIGURING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING"
+            | "STAGE_OUT" | "RESIZING" => Phase::Running,
             _ => Phase::Ended,
         }
     }
@@ -49,9 +50,9 @@ impl Job {
         let failed = |reason: String, code: Option<i32>| Ending::Failed { reason, code };
         Some(match self.state.as_str() {
             "COMPLETED" if code == 0 && signal == 0 => Ending::Succeeded,
-            "COMPLETED" | "FAILED" if code == 124 => {
-                Ending::Deadline { state: format!("job {id}{on}: the run's own deadline passed (exit code 124)") }
-            }
+            "COMPLETED" | "FAILED" if code == 124 => Ending::Deadline {
+                state: format!("job {id}{on}: the run's own deadline passed (exit code 124)"),
+            },
             "COMPLETED" | "FAILED" if signal != 0 => {
                 failed(format!("job {id}{on} ended by signal {signal}"), Some(128 + signal))
             }
@@ -60,16 +61,26 @@ impl Job {
                 state: format!("job {id}{on}: Slurm's time limit of the job passed (state {})", self.state),
             },
             "BOOT_FAIL" | "LAUNCH_FAILED" | "RECONFIG_FAIL" => Ending::NeverStarted {
-                reason: format!("job {id}{on}: {}: a node could not be made ready for it; see `sinfo -R`", self.state),
+                reason: format!(
+                    "job {id}{on}: {}: a node could not be made ready for it; see `sinfo -R`",
+                    self.state
+                ),
             },
             "CANCELLED" => failed(
-                format!("job {id}{on} was cancelled from outside (scancel, or an administrator){}", self.because()),
+                format!(
+                    "job {id}{on} was cancelled from outside (scancel, or an administrator){}",
+                    self.because()
+                ),
                 None,
             ),
-            "NODE_FAIL" => failed(format!("job {id}{on}: a node failed or was lost{}; see `sinfo -R`", self.because()), None),
-            "OUT_OF_MEMORY" => {
-                failed(format!("job {id}{on}: a process was killed because the job's memory was used up"), Some(137))
-            }
+            "NODE_FAIL" => failed(
+                format!("job {id}{on}: a node failed or was lost{}; see `sinfo -R`", self.because()),
+                None,
+            ),
+            "OUT_OF_MEMORY" => failed(
+                format!("job {id}{on}: a process was killed because the job's memory was used up"),
+                Some(137),
+            ),
             "PREEMPTED" => failed(format!("job {id}{on} had to make way for another job (preempted)"), None),
             other => failed(format!("job {id}{on} is in state {other}{}", self.because()), None),
         })
@@ -105,7 +116,9 @@ pub(super) fn accounted(text: &str) -> Option<Job> {
     let state = fields.next()?.split_whitespace().next()?.to_owned();
     let exit = exit(fields.next().unwrap_or_default());
     let plain = |text: Option<&str>| {
-        text.filter(|text| !matches!(*text, "None" | "None assigned" | "Unknown")).unwrap_or_default().to_owned()
+        text.filter(|text| !matches!(*text, "None" | "None assigned" | "Unknown"))
+            .unwrap_or_default()
+            .to_owned()
     };
     let (reason, nodes) = (plain(fields.next()), plain(fields.next()));
     Some(Job { state, reason, exit, nodes, partition: None })
@@ -142,7 +155,10 @@ mod tests {
     #[test]
     fn a_waiting_job_has_a_reason_and_no_nodes() {
         let job = parse(PENDING).unwrap();
-        assert_eq!((job.phase(), job.reason.as_str()), (Phase::Pending, "ReqNodeNotAvail,_UnavailableNodes:gpu2"));
+        assert_eq!(
+            (job.phase(), job.reason.as_str()),
+            (Phase::Pending, "ReqNodeNotAvail,_UnavailableNodes:gpu2")
+        );
         assert_eq!((job.nodes.as_str(), job.partition.as_deref()), ("", Some("batch")));
         assert_eq!(job.ending("7"), None);
         assert_eq!(parse("slurm_load_jobs error\n"), None);
@@ -161,17 +177,31 @@ mod tests {
         assert!(matches!(end("FAILED", "124:0"), Ending::Deadline { .. }));
         assert!(matches!(end("TIMEOUT", "0:0"), Ending::Deadline { .. }));
         assert!(matches!(end("BOOT_FAIL", "0:0"), Ending::NeverStarted { .. }));
-        for (state, word) in [("CANCELLED", "cancelled"), ("NODE_FAIL", "node failed"), ("OUT_OF_MEMORY", "memory"), ("PREEMPTED", "make way")] {
-            assert!(matches!(end(state, "0:15"), Ending::Failed { reason, .. } if reason.contains(word)), "{state}");
+        for (state, word) in [
+            ("CANCELLED", "cancelled"),
+            ("NODE_FAIL", "node failed"),
+            ("OUT_OF_MEMORY", "memory"),
+            ("PREEMPTED", "make way"),
+        ] {
+            assert!(
+                matches!(end(state, "0:15"), Ending::Failed { reason, .. } if reason.contains(word)),
+                "{state}"
+            );
         }
     }
 
     #[test]
     fn the_accounting_says_the_same() {
         let job = accounted("CANCELLED by 0|0:15|None|gpu1\n").unwrap();
-        assert_eq!((job.state.as_str(), job.exit, job.nodes.as_str(), job.reason.as_str()), ("CANCELLED", (0, 15), "gpu1", ""));
+        assert_eq!(
+            (job.state.as_str(), job.exit, job.nodes.as_str(), job.reason.as_str()),
+            ("CANCELLED", (0, 15), "gpu1", "")
+        );
         assert_eq!(accounted("\n"), None);
-        assert_eq!(setting("ClusterName             = prod\nSLURM_VERSION = 24.11\n", "ClusterName").unwrap(), "prod");
+        assert_eq!(
+            setting("ClusterName             = prod\nSLURM_VERSION = 24.11\n", "ClusterName").unwrap(),
+            "prod"
+        );
         assert_eq!(without_age("job 3 waits (5 s): x (y)"), "job 3 waits: x (y)");
     }
 }

@@ -88,7 +88,8 @@ impl<'a> Slurm<'a> {
     /// Jobs of this name and user that have not ended: id and state.
     fn same_name(&self) -> Result<Vec<String>, DriveError> {
         let user = self.user()?;
-        let list = self.answer("squeue", &["--noheader", "--name", &self.run.id, "--user", &user, "--format=%i %T"])?;
+        let list = self
+            .answer("squeue", &["--noheader", "--name", &self.run.id, "--user", &user, "--format=%i %T"])?;
         Ok(list.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
     }
 
@@ -103,7 +104,8 @@ impl<'a> Slurm<'a> {
         }
         // The controller forgets ended jobs; the accounting, where there is one, does not.
         let format = "--format=State,ExitCode,Reason,NodeList";
-        let answer = self.call("sacct", &["--jobs", id, "--allocations", "--noheader", "--parsable2", format])?;
+        let answer =
+            self.call("sacct", &["--jobs", id, "--allocations", "--noheader", "--parsable2", format])?;
         Ok(if answer.ok() { job::accounted(&answer.stdout) } else { None })
     }
 
@@ -202,7 +204,9 @@ impl<'a> Slurm<'a> {
             let made = to.parent().map_or(Ok(()), std::fs::create_dir_all);
             made.and_then(|()| std::fs::copy(&from, &to)).map_err(|error| DriveError::File {
                 path: to,
-                reason: format!("{error}. slurm.directory must be writable from here and shared by all nodes"),
+                reason: format!(
+                    "{error}. slurm.directory must be writable from here and shared by all nodes"
+                ),
             })?;
         }
         Ok(())
@@ -228,7 +232,10 @@ impl System for Slurm<'_> {
             format!("argv: sbatch --parsable {SCRIPT}, in {}", self.folder.display()),
         ];
         if self.folder != self.rendered {
-            lines.push(format!("the rendered files are copied to {} (slurm.directory)", self.folder.display()));
+            lines.push(format!(
+                "the rendered files are copied to {} (slurm.directory)",
+                self.folder.display()
+            ));
         }
         if let Some(image) = &slurm.container_image {
             lines.push(format!("container {image} by Pyxis"));
@@ -264,12 +271,18 @@ impl System for Slurm<'_> {
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
         self.place()?;
         show.show(Event::Step(format!("sbatch {SCRIPT}")));
-        let call =
-            Call { program: "sbatch", args: &["--parsable", SCRIPT], folder: Some(&self.folder), limit: CALL };
+        let call = Call {
+            program: "sbatch",
+            args: &["--parsable", SCRIPT],
+            folder: Some(&self.folder),
+            limit: CALL,
+        };
         let answer = self.programs.call(&call)?;
         if !answer.ok() {
-            let nodes = self.bad_nodes(&Job { partition: self.run.slurm.partition.clone(), ..Job::default() });
-            let nodes = if nodes.is_empty() { String::new() } else { format!(" ({})", reason::names(&nodes)) };
+            let nodes =
+                self.bad_nodes(&Job { partition: self.run.slurm.partition.clone(), ..Job::default() });
+            let nodes =
+                if nodes.is_empty() { String::new() } else { format!(" ({})", reason::names(&nodes)) };
             return Err(DriveError::Refused(format!("Slurm refuses the job: {}{nodes}", answer.complaint())));
         }
         // `123` or `123;cluster`; a site's own words may stand on lines before.
@@ -277,9 +290,8 @@ impl System for Slurm<'_> {
             let id = line.trim().split(';').next()?;
             (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).then(|| id.to_owned())
         });
-        let id = id.ok_or_else(|| {
-            DriveError::System(format!("sbatch gave no job id: {}", answer.stdout.trim()))
-        })?;
+        let id =
+            id.ok_or_else(|| DriveError::System(format!("sbatch gave no job id: {}", answer.stdout.trim())))?;
         show.show(Event::Step(format!("job {id} submitted")));
         self.job = Some(id);
         Ok(())
@@ -359,7 +371,8 @@ impl System for Slurm<'_> {
     fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError> {
         let Some(id) = self.job.clone() else { return Ok(()) };
         collect::files(&self.folder, &self.run.id, &id, to)?;
-        let format = "--format=JobID,JobName,State,ExitCode,DerivedExitCode,Elapsed,Start,End,NodeList,Reason,MaxRSS";
+        let format =
+            "--format=JobID,JobName,State,ExitCode,DerivedExitCode,Elapsed,Start,End,NodeList,Reason,MaxRSS";
         let calls: [(&str, &str, Vec<&str>); 3] = [
             ("scontrol-job.txt", "scontrol", vec!["show", "job", &id]),
             ("sacct.txt", "sacct", vec!["--jobs", &id, "--parsable2", format]),

@@ -33,7 +33,10 @@ pub(super) fn bad(text: &str) -> Vec<Node> {
         let reason = fields.next().filter(|reason| !matches!(*reason, "none" | "(null)" | ""));
         let base = state.trim_end_matches(['*', '~', '#', '!', '%', '$', '@', '^', '-']);
         let silent = state.contains('*');
-        let bad = ["down", "drain", "drained", "draining", "fail", "failing", "error", "maint", "unknown", "reserved", "future"];
+        let bad = [
+            "down", "drain", "drained", "draining", "fail", "failing", "error", "maint", "unknown",
+            "reserved", "future",
+        ];
         if !(bad.contains(&base) || silent) || nodes.iter().any(|node| node.name == name) {
             continue;
         }
@@ -108,9 +111,15 @@ pub(super) fn words(reason: &str, nodes: &[Node]) -> String {
         "Reservation" => "its reservation has not begun",
         "PartitionDown" => "the partition is down: it takes jobs and starts none",
         "PartitionInactive" => "the partition is inactive: it starts no job",
-        "PartitionNodeLimit" => "it asks for more or fewer nodes than the partition allows: change nodes or slurm.partition",
-        "PartitionTimeLimit" => "its time limit is above the partition's: make timeout shorter, or change slurm.partition",
-        "BadConstraints" => "no node has what it asks for: look at slurm.constraint, slurm.nodelist and the GPUs of a node",
+        "PartitionNodeLimit" => {
+            "it asks for more or fewer nodes than the partition allows: change nodes or slurm.partition"
+        }
+        "PartitionTimeLimit" => {
+            "its time limit is above the partition's: make timeout shorter, or change slurm.partition"
+        }
+        "BadConstraints" => {
+            "no node has what it asks for: look at slurm.constraint, slurm.nodelist and the GPUs of a node"
+        }
         "JobHeldUser" => "it is held by its user: scontrol release",
         "JobHeldAdmin" => "it is held by an administrator",
         "AssocGrpGRES" | "QOSGrpGRES" | "AssocMaxGRESPerJob" | "QOSMaxGRESPerUser" => {
@@ -138,10 +147,17 @@ mod tests {
     #[test]
     fn nodes_at_fault_are_named_with_the_reason_that_somebody_gave() {
         let nodes = bad(SINFO);
-        assert_eq!(names(&nodes), "gpu2 is down (bad cable), gpu3 is drained and not responding (Kill task failed)");
-        let long = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions";
+        assert_eq!(
+            names(&nodes),
+            "gpu2 is down (bad cable), gpu3 is drained and not responding (Kill task failed)"
+        );
+        let long =
+            "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions";
         let text = words(long, &nodes);
-        assert!(text.starts_with("nodes that it needs are down") && text.contains("gpu2 is down (bad cable)"), "{text}");
+        assert!(
+            text.starts_with("nodes that it needs are down") && text.contains("gpu2 is down (bad cable)"),
+            "{text}"
+        );
         assert_eq!(hope(long), Hope::NodesDown);
         assert_eq!(hope("ReqNodeNotAvail,_UnavailableNodes:gpu2"), Hope::NodesDown);
     }
@@ -149,7 +165,10 @@ mod tests {
     #[test]
     fn what_never_starts_is_not_waited_for() {
         assert_eq!(["Resources", "Priority", "None"].map(hope), [Hope::Waits; 3]);
-        assert_eq!(["BadConstraints", "PartitionNodeLimit", "QOSMaxNodePerJobLimit"].map(hope), [Hope::None; 3]);
+        assert_eq!(
+            ["BadConstraints", "PartitionNodeLimit", "QOSMaxNodePerJobLimit"].map(hope),
+            [Hope::None; 3]
+        );
         assert!(words("PartitionTimeLimit", &[]).contains("make timeout shorter"));
         assert_eq!(words("SomethingNew_here", &[]), "SomethingNew here");
     }
