@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT, Place, Word, quote};
 use crate::files::FileSet;
 use crate::run::{Run, Step};
-use crate::spec::{Contract, Engine};
+use crate::spec::{Contract, Engine, Preflight};
 
 /// The directories are known only where the script runs: their words stay in the line and become the script's variables.
 const DIRECTORIES: [(&str, &str); 2] = [("{files}", "\"$files\""), ("{out}", "\"$out\"")];
@@ -119,7 +119,8 @@ pub(super) fn head(run: &Run, shell: &str, use_it: &[&str]) -> String {
         "Written by `expertrail render {}`: change run.toml and render again rather than this file.",
         run.target.name()
     ));
-    format!("#!{shell}\n{}", comment(&lines))
+    // Functions are called by `step` and `trap`, values with commas are words of arrays, and what follows `&&` and `||` is meant so.
+    format!("#!{shell}\n{}# shellcheck disable=SC2015,SC2029,SC2054,SC2317\n", comment(&lines))
 }
 
 /// `export` lines, each under its reason.
@@ -199,6 +200,40 @@ pub(super) fn fetch(run: &Run, step: &Step, node: &str) -> Option<Vec<Word>> {
     );
     let words = [Word::from("sh"), "-c".into(), script.into(), "sh".into(), "{files}".into(), "{out}".into()];
     Some(words.to_vec())
+}
+
+/// What comes after the step `preflight`: with `strict` no rank starts on nodes that fail. Wants `finish`.
+pub(super) fn after_preflight(run: &Run) -> &'static str {
+    match run.preflight {
+        Preflight::Strict => {
+            "# preflight = \"strict\": no rank starts on nodes that fail.\n[ \"$first\" = 0 ] || finish\n"
+        }
+        Preflight::Report | Preflight::Off => {
+            "# preflight = \"report\": what it found is in the outputs; the run goes on.\n\
+             [ \"$first\" = 0 ] || echo \"the preflight itself ended with exit code $first: the run goes on\"\nfirst=0\n"
+        }
+    }
+}
+
+/// The first step over all nodes, for what happens once on each of them.
+pub(super) fn everywhere(run: &Run) -> Option<Step> {
+    run.steps.first().map(|step| Step { nodes: run.nodes, ..step.clone() })
+}
+
+/// Function `kept`: a command whose output is shown and kept as `$out/logs/LOG` and `suffix`, within the time of the run.
+pub(super) fn kept(run: &Run, suffix: &str) -> String {
+    format!(
+        r#"# kept LOG COMMAND...: its output here and in a log; no longer than the run may take in all. 124 is then its exit code.
+kept() {{
+    local log=$1 left=$(({} - SECONDS))
+    shift
+    [ "$left" -gt 0 ] || left=1
+    exec timeout --kill-after=30 "$left" "$@" > >(tee -a "$out/logs/$log{suffix}.log") 2>&1
+}}
+
+"#,
+        run.timeout_s
+    )
 }
 
 /// Functions `fail`, `stop`, `step` and `finish` of a `bash` script that runs one command after the other, survives a signal until its command

@@ -11,7 +11,7 @@ use super::script::{self, contract, count, exports, lines, live, per_node, place
 use crate::engine::{self, Part, Word, quote, worker};
 use crate::files::FileSet;
 use crate::run::{Run, Step};
-use crate::spec::{Contract, Preflight};
+use crate::spec::Contract;
 
 /// The script's name.
 pub const SCRIPT: &str = "run.sbatch";
@@ -93,24 +93,15 @@ command -v "$2" >/dev/null || {{ echo "$(hostname): no $2: install expertrail th
 
 /// The check of every node, in the surroundings that the ranks will have.
 fn preflight(run: &Run) -> String {
-    let Some(step) = run.steps.first() else { return String::new() };
-    // The whole allocation, also where the first step takes part of it.
-    let all = Step { nodes: run.nodes, ..step.clone() };
-    let words = worker(run, &all, Part::Preflight, &place(false));
-    let after = match run.preflight {
-        Preflight::Strict => {
-            "# preflight = \"strict\": no rank starts on nodes that fail.\n[ \"$first\" = 0 ] || finish\n"
-        }
-        Preflight::Report | Preflight::Off => {
-            "# preflight = \"report\": what it found is in the outputs; the run goes on.\n[ \"$first\" = 0 ] || echo \"the preflight itself \
-             ended with exit code $first: the run goes on\"\nfirst=0\n"
-        }
-    };
+    // In the surroundings of the ranks.
+    let Some(step) = script::everywhere(run) else { return String::new() };
+    let words = worker(run, &step, Part::Preflight, &place(false));
     format!(
-        "step preflight {} --label{} \\\n    {}\n{after}\n",
+        "step preflight {} --label{} \\\n    {}\n{}\n",
         srun(run, run.nodes, 1),
         container::use_them(run),
-        lines(&words, "    ")
+        lines(&words, "    "),
+        script::after_preflight(run)
     )
 }
 

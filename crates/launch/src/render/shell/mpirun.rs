@@ -7,7 +7,6 @@ use crate::engine::{self, Part, Word, quote, worker};
 use crate::files::FileSet;
 use crate::render::script::{self, contract, lines, live, per_node, place, printable, supervision};
 use crate::run::{Run, Step};
-use crate::spec::Preflight;
 
 pub(super) fn render(run: &Run) -> FileSet {
     let mut files = FileSet::default();
@@ -83,33 +82,19 @@ mpi=({program} --hostfile "$dir/{HOSTFILE}" --bind-to none --tag-output -x PATH)
         let words: Vec<String> = run.hosts.mpirun_args.iter().map(|word| quote(word)).collect();
         let _ = writeln!(text, "# hosts.mpirun_args\nmpi+=({})", words.join(" "));
     }
-    let _ = writeln!(
-        text,
-        "\n# kept LOG COMMAND...: its output here and in a log; no longer than the run may take in all. 124 is then its exit code.\n\
-         kept() {{\n    local log=$1 left=$(({} - SECONDS))\n    shift\n    [ \"$left\" -gt 0 ] || left=1\n    \
-         exec timeout --kill-after=30 \"$left\" \"$@\" > >(tee -a \"$out/logs/$log.log\") 2>&1\n}}\n",
-        run.timeout_s
-    );
+    text.push('\n');
+    text.push_str(&script::kept(run, ""));
     text
 }
 
 fn preflight(run: &Run) -> String {
-    let Some(step) = run.steps.first() else { return String::new() };
-    let all = Step { nodes: run.nodes, ..step.clone() };
-    let words = worker(run, &all, Part::Preflight, &place(false));
-    let after = match run.preflight {
-        Preflight::Strict => {
-            "# preflight = \"strict\": no rank starts on nodes that fail.\n[ \"$first\" = 0 ] || finish\n"
-        }
-        Preflight::Report | Preflight::Off => {
-            "# preflight = \"report\": what it found is in the outputs; the run goes on.\n[ \"$first\" = 0 ] || echo \"the preflight itself \
-             ended with exit code $first: the run goes on\"\nfirst=0\n"
-        }
-    };
+    let Some(step) = script::everywhere(run) else { return String::new() };
+    let words = worker(run, &step, Part::Preflight, &place(false));
     format!(
-        "step preflight kept preflight \"${{mpi[@]}}\" {} \\\n    {}\n{after}\n",
+        "step preflight kept preflight \"${{mpi[@]}}\" {} \\\n    {}\n{}\n",
         processes(run.nodes, 1),
-        lines(&words, "    ")
+        lines(&words, "    "),
+        script::after_preflight(run)
     )
 }
 

@@ -6,7 +6,7 @@ use super::hosts::{self, HOSTFILE};
 use crate::engine::{self, DEEPEP_FILE, Part, Word, quote, worker};
 use crate::files::FileSet;
 use crate::render::script::{self, contract, exports, lines};
-use crate::run::{Run, Step};
+use crate::run::Run;
 use crate::spec::Preflight;
 
 /// The part of one node, which `ssh` hands to a shell there.
@@ -108,10 +108,9 @@ fn node(run: &Run) -> String {
     text.push_str("case $step in\n");
     let place = script::place(true);
     if engine::checks(run)
-        && let Some(step) = run.steps.first()
+        && let Some(step) = script::everywhere(run)
     {
-        let all = Step { nodes: run.nodes, ..step.clone() };
-        text.push_str(&arm("preflight", worker(run, &all, Part::Preflight, &place), ""));
+        text.push_str(&arm("preflight", worker(run, &step, Part::Preflight, &place), ""));
     }
     // Every node was looked at in a step of its own.
     let quiet = Run { preflight: Preflight::Off, ..run.clone() };

@@ -8,7 +8,7 @@ use crate::files::FileSet;
 use crate::render::RenderError;
 use crate::render::script::{self, contract, count, exports, lines, live, place, supervision};
 use crate::run::{RENDEZVOUS_S, Run, Step};
-use crate::spec::{Contract, Preflight};
+use crate::spec::Contract;
 
 pub(super) fn render(run: &Run) -> Result<FileSet, RenderError> {
     if let Some(step) = run.steps.iter().find(|step| step.contract == Contract::Nodes) {
@@ -72,13 +72,7 @@ fn script(run: &Run) -> String {
         "command -v torchrun >/dev/null || fail 4 \"no torchrun on this node: activate the environment that has PyTorch\"\n\
          command -v \"$binary\" >/dev/null || fail 4 \"no $binary on this node: install expertrail here, or set hosts.binary to its path\"\n\n",
     );
-    let _ = writeln!(
-        text,
-        "# kept LOG COMMAND...: its output here and in a log; no longer than the run may take in all. 124 is then its exit code.\n\
-         kept() {{\n    local log=$1 left=$(({} - SECONDS))\n    shift\n    [ \"$left\" -gt 0 ] || left=1\n    \
-         exec timeout --kill-after=30 \"$left\" \"$@\" > >(tee -a \"$out/logs/$log-node$NODE_RANK.log\") 2>&1\n}}\n",
-        run.timeout_s
-    );
+    text.push_str(&script::kept(run, "-node$NODE_RANK"));
     if engine::checks(run) {
         text.push_str(&preflight(run));
     }
@@ -133,19 +127,10 @@ fn outputs() -> String {
 }
 
 fn preflight(run: &Run) -> String {
-    let Some(step) = run.steps.first() else { return String::new() };
-    let mut words = worker(run, &Step { nodes: run.nodes, ..step.clone() }, Part::Preflight, &place(false));
+    let Some(step) = script::everywhere(run) else { return String::new() };
+    let mut words = worker(run, &step, Part::Preflight, &place(false));
     words.extend(["--node-rank".into(), engine::Word::Shell("\"$NODE_RANK\"".to_owned())]);
-    let after = match run.preflight {
-        Preflight::Strict => {
-            "# preflight = \"strict\": no rank starts on a node that fails.\n[ \"$first\" = 0 ] || finish\n"
-        }
-        Preflight::Report | Preflight::Off => {
-            "# preflight = \"report\": what it found is in the outputs; the run goes on.\n[ \"$first\" = 0 ] || echo \"the preflight itself \
-             ended with exit code $first: the run goes on\"\nfirst=0\n"
-        }
-    };
-    format!("step preflight kept preflight {}\n{after}\n", lines(&words, "    "))
+    format!("step preflight kept preflight {}\n{}\n", lines(&words, "    "), script::after_preflight(run))
 }
 
 fn ranks(run: &Run, step: &Step) -> String {

@@ -88,8 +88,8 @@ pub(super) fn surroundings(run: &Run) -> String {
     let (nodes, id) = (run.nodes, &run.id);
     let place = if run.slurm.container_image.is_some() {
         format!(
-            "# On the hosts, and in the container.\nhost_out=$dir/job-$SLURM_JOB_ID\nhost_binary=$(command -v {binary}) || fail 4 \"no \"{binary}\" \
-             on $(hostname): install expertrail there, or set slurm.binary to its path\"\nfiles=/expertrail/run out=/expertrail/out \
+            "# On the hosts, and in the container.\nhost_out=$dir/job-$SLURM_JOB_ID\nwanted={binary}\n\
+             host_binary=$(command -v \"$wanted\") || fail 4 \"no $wanted on $(hostname): install expertrail there, or set slurm.binary to its path\"\nfiles=/expertrail/run out=/expertrail/out \
              binary=/expertrail/bin/expertrail\n"
         )
     } else {
