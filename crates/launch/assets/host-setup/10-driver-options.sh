@@ -81,8 +81,8 @@ apply_it() {
             more) fail 1 "$file:$line has other RegistryDwords: $text. The driver takes one value, that of $FILE: set DWORDS in settings.sh to the entries that must stay (\`;\` between them), then run this again." ;;
         esac
     done <<<"$found"
-    put "$FILE" < <(options_text)
-    put "$MODULES" < <(modules_text)
+    put "$FILE" "$(options_text)"
+    put "$MODULES" "$(modules_text)"
     refresh_initramfs
     [ $CHANGED = no ] || say "NOW STOP AND START THE MACHINE (a virtual machine: stop and start it at the provider): the driver reads its options when it is loaded."
 }

@@ -98,7 +98,7 @@ apply_it() {
     local missing
     missing=$(missing_packages)
     if [ -z "$missing" ]; then say "unchanged packages"; else build "$missing"; fi
-    put "$MODULES" < <(modules_text)
+    put "$MODULES" "$(modules_text)"
     if [ ! -c "$ROOT/dev/gdrdrv" ]; then
         need modprobe "install kmod"
         live modprobe gdrdrv || fail 1 "modprobe gdrdrv failed: see dmesg, and dkms status for whether it was built for this kernel"

@@ -51,7 +51,7 @@ apply_it() {
     fi
     lib=$(folder)
     [ -n "$lib" ] || fail 1 "$package is installed, but $PYTHON finds no module nvidia.nvshmem"
-    put "$LINKER" < <(printf '%s\n' "$lib")
+    put "$LINKER" "$lib"
     if ! stamped nvshmem-linker "$lib"; then
         need ldconfig "it belongs to the C library"
         live ldconfig || fail 1 "ldconfig failed"

@@ -28,7 +28,7 @@ apply_it() {
     home=$(folder)
     [ -n "$home" ] || fail 1 "$PYTHON has no NVSHMEM: run 30-nvshmem.sh apply first"
     [ -e "$ROOT$home/lib/libnvshmem_host.so.3" ] || fail 1 "there is no $home/lib/libnvshmem_host.so.3: another version of NVSHMEM?"
-    put "$PROFILE" < <(profile_text "$home")
+    put "$PROFILE" "$(profile_text "$home")"
     link=$ROOT$home/lib/libnvshmem_host.so
     if [ "$(readlink "$link" 2>/dev/null || true)" = libnvshmem_host.so.3 ]; then
         say "unchanged $home/lib/libnvshmem_host.so"

@@ -33,7 +33,7 @@ profile_text() { printf "export TORCH_CUDA_ARCH_LIST='%s'\n" "$1"; }
 apply_it() {
     local arch
     arch=$(wanted)
-    put "$PROFILE" < <(profile_text "$arch")
+    put "$PROFILE" "$(profile_text "$arch")"
 }
 
 verify_it() {

@@ -25,11 +25,11 @@ units() {
 
 apply_it() {
     local unit before
-    put "$LIMITS" < <(limits_text)
+    put "$LIMITS" "$(limits_text)"
     while IFS= read -r unit; do
         [ -n "$unit" ] || continue
         before=$CHANGED CHANGED=no
-        put "$(memlock_path "$unit")" < <(memlock_text)
+        put "$(memlock_path "$unit")" "$(memlock_text)"
         if [ $CHANGED = yes ]; then
             live systemctl daemon-reload || fail 1 "systemctl daemon-reload failed"
             say "$unit keeps its old limit until it is restarted, with the node drained"

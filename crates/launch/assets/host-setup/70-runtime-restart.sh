@@ -28,7 +28,7 @@ needed() {
 }
 
 restart() {
-    put "$(memlock_path "$RUNTIME")" < <(memlock_text)
+    put "$(memlock_path "$RUNTIME")" "$(memlock_text)"
     live systemctl daemon-reload || fail 1 "systemctl daemon-reload failed; the node is still drained"
     live systemctl restart "$RUNTIME.service" || fail 1 "$RUNTIME did not restart; the node is still drained. See journalctl -u $RUNTIME"
     CHANGED=yes

@@ -59,17 +59,15 @@ need() {
     have "$command" || fail 3 "there is no command $command on this machine: $*"
 }
 
-# put PATH: writes its input there, unless that is there already. Not behind a pipe: CHANGED would be set in another shell.
+# put PATH TEXT: writes the text there with a line end, unless it is there already. Not behind a pipe: CHANGED would be set in another
+# shell. Not from <(...): a chroot without /proc has no /dev/fd.
 put() {
-    local path=$ROOT$1 text
-    # The x keeps the line ends that $( ) would take away.
-    text=$(cat && printf x)
-    text=${text%x}
-    if [ -f "$path" ] && [ "$(cat "$path" && printf x)" = "${text}x" ]; then
+    local path=$ROOT$1
+    if printf '%s\n' "$2" | holds "$1"; then
         say "unchanged $1"
         return 0
     fi
-    if ! { mkdir -p "${path%/*}" && printf '%s' "$text" >"$path.new" && chmod 644 "$path.new" && mv "$path.new" "$path"; }; then
+    if ! { mkdir -p "${path%/*}" && printf '%s\n' "$2" >"$path.new" && chmod 644 "$path.new" && mv "$path.new" "$path"; }; then
         fail 4 "cannot write $path"
     fi
     CHANGED=yes
@@ -79,6 +77,7 @@ put() {
 # holds PATH: whether the file has exactly its input.
 holds() {
     local text
+    # The x keeps the line ends that $( ) would take away.
     text=$(cat && printf x)
     [ -f "$ROOT$1" ] && [ "$(cat "$ROOT$1" && printf x)" = "$text" ]
 }

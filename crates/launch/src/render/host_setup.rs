@@ -75,9 +75,32 @@ pub fn render(options: &Options) -> FileSet {
     files(options, |_| true)
 }
 
-/// The scripts for the driver, `GDRCopy` and locked memory, without those for what jobs are built of.
+/// The scripts for the driver, `GDRCopy` and locked memory, without those for what jobs are built of; and the files that they write, for
+/// cloud-init, image builds and configuration management.
 pub(super) fn driver_only(options: &Options) -> FileSet {
-    files(options, |script| script.driver)
+    let mut all = files(options, |script| script.driver);
+    for (path, text) in host_files(options) {
+        all.text(format!("files{path}"), text);
+    }
+    all
+}
+
+/// What the scripts write below `/etc`. That they are the same is tested.
+fn host_files(options: &Options) -> [(String, &'static str); 5] {
+    let unit = format!("/etc/systemd/system/{}.service.d/expertrail-memlock.conf", options.runtime);
+    [
+        (
+            "/etc/modprobe.d/zz-nvidia-expertrail.conf".to_owned(),
+            "# Written by 10-driver-options.sh. Read after all others, so that its values stand.\noptions nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"\n",
+        ),
+        ("/etc/modules-load.d/expertrail-gpudirect.conf".to_owned(), "nvidia_peermem\n"),
+        ("/etc/modules-load.d/expertrail-gdrdrv.conf".to_owned(), "gdrdrv\n"),
+        (
+            "/etc/security/limits.d/90-expertrail-memlock.conf".to_owned(),
+            "* soft memlock unlimited\n* hard memlock unlimited\nroot soft memlock unlimited\nroot hard memlock unlimited\n",
+        ),
+        (unit, "[Service]\nLimitMEMLOCK=infinity\n"),
+    ]
 }
 
 fn files(options: &Options, wanted: impl Fn(&Script) -> bool) -> FileSet {
@@ -140,20 +163,19 @@ fn settings(options: &Options) -> String {
 }
 
 fn readme(scripts: &[&Script]) -> String {
-    let lines: String = scripts
-        .iter()
-        .map(|script| {
-            // The second line of a script says what it is for.
-            let what = script.text.lines().nth(1).unwrap_or_default().trim_start_matches("# ");
-            format!("- `{}`: {what}\n", script.name)
-        })
-        .collect();
+    let mut lines = String::new();
+    for script in scripts {
+        // The second line of a script says what it is for.
+        let what = script.text.lines().nth(1).unwrap_or_default().trim_start_matches("# ");
+        let _ = writeln!(lines, "- `{}`: {what}", script.name);
+    }
     format!(
         "# Set-up of a host\n\n\
          For a virtual machine or a bare host. **Not for nodes whose driver the GPU Operator manages**: there `expertrail render driver-config`\n\
          is the way.\n\n\
          Copy this folder to the host and run there, as root, each script with `apply`, or `all.sh apply`; then stop and start the machine (a\n\
-         virtual machine: stop and start it at the provider) and run `all.sh verify`. `apply` a second time changes nothing.\n\n{lines}\n\
+         virtual machine: stop and start it at the provider) and run `all.sh verify`. `apply` a second time changes nothing. Where there is a\n\
+         folder `files`, it has what the scripts write, for cloud-init and image builds (an initramfs must then be made by hand).\n\n{lines}\n\
          `settings.sh` has what can be chosen. Exit codes: 0 done or right, 1 not as it should be, 2 usage, 3 not done (a command or `--yes` is\n\
          missing), 4 no access.\n"
     )

@@ -215,7 +215,12 @@ fn checklist_13_the_files_of_a_host() {
             "20-gdrcopy.sh",
             "60-memlock.sh",
             "70-runtime-restart.sh",
-            "all.sh"
+            "all.sh",
+            "files/etc/modprobe.d/zz-nvidia-expertrail.conf",
+            "files/etc/modules-load.d/expertrail-gpudirect.conf",
+            "files/etc/modules-load.d/expertrail-gdrdrv.conf",
+            "files/etc/security/limits.d/90-expertrail-memlock.conf",
+            "files/etc/systemd/system/containerd.service.d/expertrail-memlock.conf",
         ]
     );
     assert!(!host.files.iter().any(|file| file.text.contains("nvidiadriver")));

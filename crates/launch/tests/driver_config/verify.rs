@@ -131,7 +131,8 @@ fn a_pod_that_cannot_be_asked_is_not_in_order() {
 #[test]
 fn checklist_12_waits_after_a_restart() {
     let mut world = in_order();
-    world["pods"][1]["status"]["containerStatuses"][1]["state"]["running"]["startedAt"] = json!("2999-01-01T00:00:00Z");
+    world["pods"][1]["status"]["containerStatuses"][1]["state"]["running"]["startedAt"] =
+        json!("2999-01-01T00:00:00Z");
     let cluster = Cluster::new(&options(), &world).with("SETTLE", "3");
     let start = Instant::now();
     cluster.on("04-verify.sh", &[]).ended(0).says("new-2 started less than 3 s ago").lacks("new-1 started");

@@ -11,16 +11,16 @@ use tempfile::TempDir;
 
 use crate::scripts::Done;
 
-pub const CONTEXT: &str = "site-a";
-pub const PARAMS: &str = "/proc/driver/nvidia/params";
-pub const MODULES: &str = "/proc/modules";
+pub(crate) const CONTEXT: &str = "site-a";
+pub(crate) const PARAMS: &str = "/proc/driver/nvidia/params";
+pub(crate) const MODULES: &str = "/proc/modules";
 
-pub fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options { sku: Some("h200".to_owned()), ..Options::default() }
 }
 
 /// A driver resource as the guide's first step finds it: nothing of the three settings.
-pub fn bare_driver(name: &str, state: &str, product: &str) -> Value {
+pub(crate) fn bare_driver(name: &str, state: &str, product: &str) -> Value {
     json!({
         "kind": "NVIDIADriver",
         "metadata": {"name": name},
@@ -30,7 +30,7 @@ pub fn bare_driver(name: &str, state: &str, product: &str) -> Value {
 }
 
 /// One with all three settings of the guide's second step.
-pub fn patched_driver(name: &str) -> Value {
+pub(crate) fn patched_driver(name: &str) -> Value {
     let mut driver = bare_driver(name, "ready", "NVIDIA-H200");
     driver["spec"]["gdrcopy"] = json!({"enabled": true, "image": "gdrdrv", "repository": "nvcr.io/nvidia/cloud-native", "version": "v2.5.1"});
     driver["spec"]["kernelModuleConfig"] = json!({"name": "nvidia-kernel-params"});
@@ -38,10 +38,10 @@ pub fn patched_driver(name: &str) -> Value {
     driver
 }
 
-pub const THREE: [&str; 3] = ["nvidia-driver-ctr", "nvidia-gdrcopy-ctr", "nvidia-peermem-ctr"];
+pub(crate) const THREE: [&str; 3] = ["nvidia-driver-ctr", "nvidia-gdrcopy-ctr", "nvidia-peermem-ctr"];
 
 /// A driver pod with `ready` of its containers ready.
-pub fn driver_pod(name: &str, node: &str, containers: &[&str], ready: usize) -> Value {
+pub(crate) fn driver_pod(name: &str, node: &str, containers: &[&str], ready: usize) -> Value {
     let status = |(at, name): (usize, &&str)| json!({"name": name, "ready": at < ready, "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}}});
     json!({
         "metadata": {
@@ -55,7 +55,7 @@ pub fn driver_pod(name: &str, node: &str, containers: &[&str], ready: usize) -> 
 }
 
 /// A pod of somebody else.
-pub fn pod(name: &str, node: &str) -> Value {
+pub(crate) fn pod(name: &str, node: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "jobs", "labels": {"app": name}, "ownerReferences": [{"kind": "ReplicaSet", "name": "x"}]},
         "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}], "volumes": [{"name": "v"}]},
@@ -63,27 +63,27 @@ pub fn pod(name: &str, node: &str) -> Value {
     })
 }
 
-pub fn gpu_pod(name: &str, node: &str) -> Value {
+pub(crate) fn gpu_pod(name: &str, node: &str) -> Value {
     let mut pod = pod(name, node);
     pod["spec"]["containers"][0]["resources"]["limits"] = json!({"cpu": "64", "nvidia.com/gpu": "8"});
     pod
 }
 
-pub fn scratch_pod(name: &str, node: &str) -> Value {
+pub(crate) fn scratch_pod(name: &str, node: &str) -> Value {
     let mut pod = pod(name, node);
     pod["spec"]["volumes"] = json!([{"name": "tmp", "emptyDir": {}}]);
     pod
 }
 
 /// What a driver shows: published values of a healthy node, and of the defaults.
-pub fn good_files() -> Value {
+pub(crate) fn good_files() -> Value {
     json!({
         PARAMS: "ResmanDebugLevel: 4294967295\nEnableStreamMemOPs: 1\nRmProfilingAdminOnly: 1\nRegistryDwords: \"PeerMappingOverride=1;\"\nRegistryDwordsPerDevice: \"\"\n",
         MODULES: "gdrdrv 36864 2 - Live 0x0000000000000000 (OE)\nnvidia_peermem 16384 0 - Live 0x0000000000000000 (OE)\nnvidia 8646656 31 nvidia_uvm,nvidia_peermem,gdrdrv, Live 0x0 (POE)\n",
     })
 }
 
-pub fn old_files() -> Value {
+pub(crate) fn old_files() -> Value {
     json!({
         PARAMS: "EnableStreamMemOPs: 0\nRegistryDwords: \"\"\nRegistryDwordsPerDevice: \"\"\n",
         MODULES: "nvidia 8646656 31 nvidia_uvm, Live 0x0 (POE)\n",
@@ -92,7 +92,7 @@ pub fn old_files() -> Value {
 
 /// Two H200 nodes whose resource is patched and whose driver pods are old: what is there before recycling. Recycled, each pod comes up
 /// 0/3, 2/3, 3/3.
-pub fn before_recycling() -> Value {
+pub(crate) fn before_recycling() -> Value {
     let node = |name: &str| json!({"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-H200"}}, "spec": {}});
     let coming = |name: &str, node: &str| {
         json!([
@@ -118,54 +118,57 @@ pub fn before_recycling() -> Value {
 }
 
 /// The same after recycling.
-pub fn in_order() -> Value {
+pub(crate) fn in_order() -> Value {
     let mut world = before_recycling();
     world["pods"] = json!([driver_pod("new-1", "gpu-1", &THREE, 3), driver_pod("new-2", "gpu-2", &THREE, 3)]);
     world
 }
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     folder: TempDir,
     variables: Vec<(String, String)>,
 }
 
 impl Cluster {
-    pub fn new(options: &Options, world: &Value) -> Self {
+    pub(crate) fn new(options: &Options, world: &Value) -> Self {
         let cluster = Self { folder: TempDir::new().unwrap(), variables: Vec::new() };
         driver_config::render(options).unwrap().write(&cluster.scripts()).unwrap();
         let program = cluster.folder.path().join("bin/kubectl");
         fs::create_dir_all(program.parent().unwrap()).unwrap();
         let stand_in = stand_in();
-        fs::write(&program, format!("#!/bin/sh\nexec python3 -I -S -B '{}' kubectl \"$@\"\n", stand_in.display()))
-            .unwrap();
+        fs::write(
+            &program,
+            format!("#!/bin/sh\nexec python3 -I -S -B '{}' kubectl \"$@\"\n", stand_in.display()),
+        )
+        .unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         cluster.change(world);
         cluster
     }
 
-    pub fn change(&self, world: &Value) {
+    pub(crate) fn change(&self, world: &Value) {
         fs::write(self.folder.path().join("world.json"), world.to_string()).unwrap();
     }
 
-    pub fn world(&self) -> Value {
+    pub(crate) fn world(&self) -> Value {
         serde_json::from_str(&fs::read_to_string(self.folder.path().join("world.json")).unwrap()).unwrap()
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    pub fn scripts(&self) -> PathBuf {
+    pub(crate) fn scripts(&self) -> PathBuf {
         self.folder.path().join("scripts")
     }
 
-    pub fn with(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Runs a script with only what it needs in its environment.
-    pub fn run(&self, script: &str, arguments: &[&str]) -> Done {
+    pub(crate) fn run(&self, script: &str, arguments: &[&str]) -> Done {
         let mut command = Command::new("bash");
         command.arg(self.scripts().join(script)).args(arguments).env_clear();
         command.env("PATH", format!("{}:/usr/bin:/bin", self.folder.path().join("bin").display()));
@@ -175,14 +178,14 @@ impl Cluster {
     }
 
     /// Runs it for the cluster's context.
-    pub fn on(&self, script: &str, arguments: &[&str]) -> Done {
+    pub(crate) fn on(&self, script: &str, arguments: &[&str]) -> Done {
         let mut all = vec!["--context", CONTEXT];
         all.extend(arguments);
         self.run(script, &all)
     }
 
     /// Calls of kubectl that change something, each as its words without the options that say where.
-    pub fn changes(&self) -> Vec<String> {
+    pub(crate) fn changes(&self) -> Vec<String> {
         let calls = fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default();
         let calls = calls.lines().map(|line| serde_json::from_str::<Vec<String>>(line).unwrap());
         calls
@@ -197,6 +200,6 @@ impl Cluster {
     }
 }
 
-pub fn stand_in() -> PathBuf {
+pub(crate) fn stand_in() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/driver_config/cluster.py")
 }

@@ -10,15 +10,15 @@ use expertrail_launch::files::FileSet;
 
 /// What a script did.
 #[derive(Debug)]
-pub struct Done {
-    pub code: i32,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Done {
     /// Runs `command` to its end.
-    pub fn of(command: &mut Command) -> Self {
+    pub(crate) fn of(command: &mut Command) -> Self {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self {
@@ -30,14 +30,14 @@ impl Done {
 
     /// The exit code must be this.
     #[track_caller]
-    pub fn ended(self, code: i32) -> Self {
+    pub(crate) fn ended(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 
     /// Both streams must have it between them.
     #[track_caller]
-    pub fn says(self, text: &str) -> Self {
+    pub(crate) fn says(self, text: &str) -> Self {
         let whole = self.out.clone() + &self.err;
         assert!(whole.contains(text), "no `{text}` in\nstdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
@@ -45,7 +45,7 @@ impl Done {
 
     /// Neither stream may have it.
     #[track_caller]
-    pub fn lacks(self, text: &str) -> Self {
+    pub(crate) fn lacks(self, text: &str) -> Self {
         let whole = self.out.clone() + &self.err;
         assert!(!whole.contains(text), "`{text}` in\nstdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
@@ -54,7 +54,7 @@ impl Done {
 
 /// `text` must be the golden file `folder/name`. `EXPERTRAIL_WRITE_GOLDEN=1` writes it anew.
 #[track_caller]
-pub fn golden(folder: &str, name: &str, text: &str) {
+pub(crate) fn golden(folder: &str, name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder).join(name);
     if std::env::var_os("EXPERTRAIL_WRITE_GOLDEN").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -71,12 +71,12 @@ pub fn golden(folder: &str, name: &str, text: &str) {
 
 /// The text of a file of the set.
 #[track_caller]
-pub fn text<'a>(files: &'a FileSet, path: &str) -> &'a str {
+pub(crate) fn text<'a>(files: &'a FileSet, path: &str) -> &'a str {
     &files.get(path).unwrap_or_else(|| panic!("no {path}")).text
 }
 
 /// All files of a folder and below with their texts.
-pub fn everything(folder: &Path) -> BTreeMap<PathBuf, String> {
+pub(crate) fn everything(folder: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut todo = vec![folder.to_owned()];
     while let Some(folder) = todo.pop() {
@@ -97,7 +97,7 @@ pub fn everything(folder: &Path) -> BTreeMap<PathBuf, String> {
 
 /// bash must be able to read every script of the folder, and shellcheck must have nothing to say, where there is one
 /// (`EXPERTRAIL_SHELLCHECK`, which `scripts/shellcheck` prints).
-pub fn shellcheck(folder: &Path) {
+pub(crate) fn shellcheck(folder: &Path) {
     let mut scripts: Vec<PathBuf> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     scripts.retain(|path| path.extension().is_some_and(|ending| ending == "sh"));

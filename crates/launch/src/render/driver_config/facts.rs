@@ -94,7 +94,7 @@ impl ClusterFacts {
         for value in objects(configs) {
             match value["kind"].as_str().unwrap_or_default() {
                 "ConfigMap" => {
-                    facts.configs.push(ConfigMapFacts { name: name(value)?, data: texts(&value["data"]) })
+                    facts.configs.push(ConfigMapFacts { name: name(value)?, data: texts(&value["data"]) });
                 }
                 found => return Err(FactsError::Kind { wanted: "ConfigMap", found: found.to_owned() }),
             }

@@ -265,7 +265,10 @@ fn readme(options: &Options, plan: &Plan) -> String {
         },
         str::to_owned,
     );
-    let kept: String = plan.kept.iter().map(|line| format!("- From the cluster: {line}.\n")).collect();
+    let mut kept = String::new();
+    for line in &plan.kept {
+        let _ = writeln!(kept, "- From the cluster: {line}.");
+    }
     format!(
         "# Driver parameters through the GPU Operator\n\n\
          Once for each cluster, and again for nodes that were there before. Nothing here is applied by itself: each script shows what it\n\
