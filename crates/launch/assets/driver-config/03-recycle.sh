@@ -78,9 +78,10 @@ wait_for() {
 
 pods=$(pods_of)
 [ -n "$pods" ] || fail 1 "no driver pod has the label $LABEL in $NAMESPACE"
-todo=0 done=0
+todo=0 done=0 count=0
 while IFS=$BAR read -r pod node uid containers ready _; do
     if [ -n "$NODES" ] && [[ " $NODES " != *" $node "* ]]; then continue; fi
+    count=$((count + 1))
     if all_ready "$containers" "$ready"; then
         look "$pod"
         if [ "$PARAMS" = 2 ] && [ "$MODULES" = 2 ]; then
@@ -109,5 +110,6 @@ while IFS=$BAR read -r pod node uid containers ready _; do
     [ "$cordoned" != true ] || printf '%s  is still cordoned; if that was the driver manager: kubectl --context %s uncordon %s\n' "$node" "$CONTEXT" "$node"
     printf '%s  3/3, params=2/2 modules=2/2\n' "$node"
 done <<<"$pods"
+[ "$count" -gt 0 ] || fail 2 "none of these nodes has a driver pod:$NODES"
 [ "$YES" = yes ] || [ "$todo" = 0 ] || fail 3 "nothing was changed; run it again with --yes"
 printf '%d recycled. Next: ./04-verify.sh\n' "$done"

@@ -69,6 +69,7 @@ fits_sku() {
 # exactly one, lists them and refuses.
 choose() {
     local state_wanted=$1 all name state config selector mark count=0 named=no found='' listing=''
+    [ "$NOT_READY" = no ] || state_wanted=any
     all=$(ask "driver resources ($KIND)" get "$KIND" -o "jsonpath={range .items[*]}{.metadata.name}|{.status.state}|{$SPEC.kernelModuleConfig.name}|{$SELECTOR}{\"\\n\"}{end}") || exit $?
     [ -n "$all" ] || fail 1 "the cluster has no $KIND: see whether the GPU Operator manages drivers here (expertrail check --kube), or use the files for a host"
     while IFS=$BAR read -r name state config selector; do
@@ -90,10 +91,10 @@ choose() {
     fi
     case $count in
         1) RESOURCE=$found ;;
-        0) fail 1 "no $KIND fits (kind of GPU: ${SKU:-any}; STATUS: $state_wanted). Name the one that backs your nodes with --resource:$listing" ;;
+        0) fail 1 "no $KIND fits (kind of GPU: ${SKU:-any}; STATUS: $state_wanted). After a patch it may be notReady until its pods are recycled: --not-ready allows that. Or name the one that backs your nodes with --resource:$listing" ;;
         *) fail 1 "$count of these fit (kind of GPU: ${SKU:-any}). Name the one that backs your nodes with --resource:$listing" ;;
     esac
-    if [ "$state_wanted" = ready ] && [ "$(lower "${FOUND_STATE:-}")" != ready ] && [ "$NOT_READY" = no ]; then
+    if [ "$state_wanted" = ready ] && [ "$(lower "${FOUND_STATE:-}")" != ready ]; then
         fail 1 "the STATUS of $RESOURCE is ${FOUND_STATE:-none}, not ready: it may back no node, or its pods fail. Find out first; --not-ready patches it all the same."
     fi
 }

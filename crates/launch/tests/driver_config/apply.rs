@@ -87,6 +87,7 @@ fn checklist_10_an_ambiguous_resource_is_listed_and_refused() {
         .on("01-apply.sh", &["--resource", "h200", "--yes"])
         .ended(1)
         .says("the STATUS of h200 is notReady");
+    cluster.on("01-apply.sh", &["--not-ready"]).ended(3).says("nvidiadrivers.nvidia.com h200");
     world["nvidiadrivers"] = json!([bare_driver("h200", "ready", "NVIDIA-H100")]);
     cluster.change(&world);
     cluster.on("01-apply.sh", &["--yes"]).ended(1).says("its selector does not");
@@ -214,7 +215,7 @@ fn d13_drain_overrides_warn_of_scratch_data() {
     assert!(cluster.changes().is_empty());
 }
 
-/// Checklist 10, the other kind of operator: the same through a ClusterPolicy.
+/// Checklist 10, the other kind of operator: the same through a `ClusterPolicy`.
 #[test]
 fn a_cluster_policy_is_patched_in_its_own_places() {
     let mut world = unpatched();

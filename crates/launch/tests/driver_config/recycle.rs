@@ -68,7 +68,7 @@ fn checklist_11_what_stands_in_the_way_is_shown_for_each_node() {
         .says("none of these nodes has a driver pod");
 }
 
-/// Checklist 11: OnDelete: one node at a time, 0/3 -> 3/3 before the next.
+/// Checklist 11: `OnDelete`: one node at a time, 0/3 -> 3/3 before the next.
 #[test]
 fn checklist_11_one_node_at_a_time() {
     let cluster = Cluster::new(&options(), &before_recycling());
@@ -97,6 +97,10 @@ fn checklist_11_one_node_at_a_time() {
     let cluster = Cluster::new(&options(), &before_recycling());
     cluster.on("03-recycle.sh", &["--node", "gpu-2", "--yes"]).ended(0);
     assert_eq!(deleted(&cluster), ["old-2"]);
+    cluster
+        .on("03-recycle.sh", &["--node", "cpu-9", "--yes"])
+        .ended(2)
+        .says("none of these nodes has a driver pod: cpu-9");
 }
 
 /// Checklist 11: only with no GPU workload on the node.
