@@ -160,7 +160,10 @@ pub fn master(
         Some(text) => match text.parse::<u16>() {
             Ok(port @ 1..) => Some(port),
             _ => {
-                return usage(format!("MASTER_PORT={} is not usable: wanted a port, 1 to 65535", clip(&text)));
+                return usage(format!(
+                    "MASTER_PORT={} is not usable: wanted a port, 1 to 65535",
+                    clip(&text)
+                ));
             }
         },
         None => None,
