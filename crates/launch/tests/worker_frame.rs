@@ -1,10 +1,11 @@
 //! Files through a log: what comes out is what went in, whatever launchers put around it, and nothing else comes out.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, clippy::format_collect)]
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use base64::Engine;
 use expertrail_launch::worker::frame::{self, Collected, Found, Problem, Reader, WriteError, split};
 use proptest::prelude::*;
 
@@ -174,7 +175,6 @@ fn what_unpacks_to_more_than_64_mib_is_not_kept() {
     let packed = Command::new("sh").args(["-c", script]).output().unwrap().stdout;
     let mut crc = flate2::Crc::new();
     crc.update(&packed);
-    use base64::Engine;
     let coded = base64::engine::general_purpose::STANDARD.encode(&packed);
     let (_, collected) = split(&format!("::expertrail-file v1 z 1/1 {:08x} {coded}\n", crc.sum()));
     assert!(collected.files.is_empty());
