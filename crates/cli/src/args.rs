@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Diagnose(crate::diagnose::DiagnoseArgs),
     /// What a cause is: how it works, its signs, the remedy, the sources.
     Explain(crate::explain::ExplainArgs),
+    /// What runs inside a job, started by launch files.
+    #[command(name = expertrail_launch::worker::SUBCOMMAND, subcommand, hide = true)]
+    Worker(crate::worker::WorkerCommand),
     /// Run one task that may hang or crash, for the command that started this.
     #[command(name = expertrail_cluster::isolate::SUBCOMMAND, hide = true)]
     Isolated,
@@ -123,7 +126,7 @@ fn skew(text: &str) -> Result<f64, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches('s');
     match number.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= 86_400.0 => Ok(Duration::from_secs_f64(s)),

@@ -31,6 +31,11 @@ impl Stop {
         Self { message: message.into(), code: 3 }
     }
 
+    /// Another exit code: of what ran inside.
+    pub(crate) fn with_code(message: impl Into<String>, code: u8) -> Self {
+        Self { message: message.into(), code }
+    }
+
     /// No access: a file, device, cluster.
     pub(crate) fn access(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 4 }
