@@ -258,8 +258,8 @@ def shared_rails(ranks, local):
     """Two ranks of a node on one HCA although there is one for each."""
     lines = []
     for node in sorted({rank["node"] for rank in ranks}):
-        here = [rank for rank in ranks if rank["node"] == node]
-        if not here[0]["pin"] or here[0]["rails"] < local:
+        here = [rank for rank in ranks if rank["node"] == node and rank["pin"]]
+        if not here or here[0]["rails"] < local:
             continue
         owners = {}
         for rank in here:
@@ -981,9 +981,11 @@ def meet(args, me, rails, dist, control):
     lines += shared_rails(ranks, me.local) if over_nodes else []
     lines += ["rank %d was started with other settings than rank 0" % rank["rank"] for rank in ranks
               if rank["asked"] != ranks[0]["asked"]]
-    if lines:
-        raise Refused(lines)
     control.connect(ranks[0]["offer"], ranks[0]["host"])
+    if lines:
+        # All have the reasons before rank 0, which serves the group, goes away.
+        control.close()
+        raise Refused(lines)
     return ranks
 
 

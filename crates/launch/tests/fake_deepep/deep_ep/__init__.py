@@ -1,4 +1,5 @@
 """A stand-in for DeepEP: rows really cross processes, by DeepEP's rules."""
+import fcntl
 import mmap
 import os
 import signal
@@ -31,10 +32,12 @@ def _send_on_rail(size):
     device, _, port = os.environ.get("NVSHMEM_HCA_LIST", "").partition(":")
     path = os.path.join(os.environ.get("FAKE_SYSFS", ""), "class/infiniband", device, "ports", port, "counters/port_xmit_data")
     if os.path.exists(path) and not _fault("idle-rail"):
-        with open(path) as file:
-            words = int(file.read())
-        with open(path, "w") as file:
-            file.write("%d\n" % (words + size // 4))
+        # Ranks may share a port.
+        with open(path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            words = int(file.read()) + size // 4
+            file.seek(0)
+            file.write("%d\n" % words)
 
 
 class Buffer:
