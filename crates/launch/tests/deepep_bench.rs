@@ -380,6 +380,8 @@ fn wrong_data_fails() {
             .unwrap()
             .contains("rank 2: low-latency combine: row 0")
     );
+    let wrong = &judge::read("log", low.outputs[0].as_bytes())[0].tests.wrong;
+    assert!(wrong.iter().any(|said| said.text.contains("rank 2: low-latency combine")), "{wrong:?}");
 }
 
 #[test]
