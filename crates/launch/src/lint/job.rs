@@ -4,7 +4,7 @@ use super::finding::{Severity, Sink};
 use super::nodes::{Nodes, selectors};
 use super::objects::has_shell;
 use super::tree::{Kind as Form, Value};
-use super::unit::{Kind, Pod, Role, Scope, Unit};
+use super::unit::{Kind, Pod, Role, Unit};
 
 pub(crate) fn check(unit: &Unit<'_>, nodes: &Nodes, sink: &mut Sink<'_>) {
     if unit.pods.is_empty() {
@@ -17,7 +17,7 @@ pub(crate) fn check(unit: &Unit<'_>, nodes: &Nodes, sink: &mut Sink<'_>) {
         variables(unit, pod, sink);
         network(unit, pod, sink);
         if pod.role == Role::Worker && unit.gpus.is_some() {
-            placement(unit, pod, sink);
+            placement(unit, pod, nodes, sink);
             mixed(unit, pod, nodes, sink);
         }
     }
@@ -117,6 +117,11 @@ fn names(unit: &Unit<'_>, sink: &mut Sink<'_>) {
             format!("kubectl delete {} {} before each apply, or a run id in the name", kind(unit), unit.name),
         );
     }
+    let line =
+        unit.doc.and_then(|doc| doc.get("metadata")).map_or(unit.line, |m| match m.entry("namespace") {
+            Some(entry) => entry.line,
+            None => m.line_of("name"),
+        });
     match unit.namespace.as_deref() {
         Some(system @ ("kube-system" | "kube-public" | "kube-node-lease" | "nvidia-gpu-operator")) => {
             sink.add("N066", unit.at(line), format!("the namespace is {system}"))
@@ -164,7 +169,7 @@ fn variables(unit: &Unit<'_>, pod: &Pod<'_>, sink: &mut Sink<'_>) {
         for item in pod.container.get(key).map(Value::items).unwrap_or_default() {
             let Some(text) = item.text() else { continue };
             let dollar = text.char_indices().find(|(at, c)| {
-                let next = text[at + 1..].chars().next();
+                let next = text[at + c.len_utf8()..].chars().next();
                 *c == '$' && next.is_some_and(|next| next.is_ascii_alphabetic() || next == '{' || next == '_')
             });
             if dollar.is_some() && !text.contains("{{") {
@@ -191,7 +196,7 @@ fn network(unit: &Unit<'_>, pod: &Pod<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-fn placement(unit: &Unit<'_>, pod: &Pod<'_>, sink: &mut Sink<'_>) {
+fn placement(unit: &Unit<'_>, pod: &Pod<'_>, nodes: &Nodes, sink: &mut Sink<'_>) {
     if !unit.across_nodes()
         || unit.kind == Kind::Pods
             && unit.doc.is_some_and(|doc| doc.text_at("kind").as_deref() == Some("DaemonSet"))
@@ -201,17 +206,14 @@ fn placement(unit: &Unit<'_>, pod: &Pod<'_>, sink: &mut Sink<'_>) {
     let anti = pod.spec.path(&["affinity", "podAntiAffinity"]);
     let spread = pod.spec.get("topologySpreadConstraints").is_some();
     let required = anti.and_then(|anti| anti.get("requiredDuringSchedulingIgnoredDuringExecution"));
-    let whole = unit.gpus.as_ref().is_some_and(|gpus| gpus.count >= 8);
+    // A pod with all GPUs of a node leaves no place for a second one.
+    let all = nodes.profile.as_ref().map_or(8, |profile| u64::from(profile.gpus.max(1)));
+    let whole = unit.gpus.as_ref().is_some_and(|gpus| gpus.count >= all);
     let Some(required) = required else {
-        if !spread {
+        if !spread && !whole {
             let line = anti.map_or(unit.line, |_| pod.spec.line_of("affinity"));
-            let finding =
-                sink.add("N067", unit.at(line), "no podAntiAffinity keeps the pods on different nodes");
-            finding.fix("podAntiAffinity on the pods' own label, topologyKey: kubernetes.io/hostname");
-            // Eight GPUs are all of a node, so that a second pod has no place there.
-            if whole {
-                finding.weigh(Severity::Note);
-            }
+            sink.add("N067", unit.at(line), "no podAntiAffinity keeps the pods on different nodes")
+                .fix("podAntiAffinity on the pods' own label, topologyKey: kubernetes.io/hostname");
         }
         return;
     };
@@ -280,5 +282,4 @@ fn mixed(unit: &Unit<'_>, pod: &Pod<'_>, nodes: &Nodes, sink: &mut Sink<'_>) {
             .weigh(Severity::Warn)
             .fix("imagePullPolicy: IfNotPresent");
     }
-    let _ = Scope::Pod;
 }

@@ -51,9 +51,13 @@ fn pinning(unit: &Unit<'_>, sink: &mut Sink<'_>) {
     if common && !one && !setting.value.starts_with('^') {
         let count = entries(&setting.value).len();
         let what = format!("{} names {count} devices for all ranks of the node", setting.name);
-        sink.add("N002", setting.at, what).fix(
+        let finding = sink.add("N002", setting.at, what).fix(
             "in each rank, before deep_ep.Buffer(): os.environ[\"NVSHMEM_HCA_LIST\"] = f\"mlx5_{local_rank + offset}:1\"",
         );
+        // One world of all ranks is dealt the list in turn; DeepEP starts a world for each rail.
+        if !unit.uses_deepep() {
+            finding.weigh(Severity::Warn);
+        }
     }
 }
 

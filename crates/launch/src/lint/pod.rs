@@ -214,7 +214,8 @@ fn efa(unit: &Unit<'_>, pod: &Pod<'_>, nodes: &Nodes, sink: &mut Sink<'_>) {
                 finding.weigh(Severity::Warn);
             }
         }
-        if !pod.resources().iter().any(|name| name.starts_with("hugepages-")) {
+        let unused = unit.value("FI_EFA_USE_HUGE_PAGE") == Some("0");
+        if !unused && !pod.resources().iter().any(|name| name.starts_with("hugepages-")) {
             sink.add("N089", unit.at(line), "EFA devices and no huge pages are asked for")
                 .fix("hugepages-2Mi: 5120Mi");
         }

@@ -258,8 +258,13 @@ impl Lexer {
                 '\\' if quote == '"' => {
                     self.next();
                     match self.next() {
-                        Some('\n') | None => {}
+                        // Kept: a shell that gets the text drops it, and lines stay countable.
+                        Some('\n') => {
+                            self.push('\\');
+                            self.push('\n');
+                        }
                         Some(letter) => self.push(letter),
+                        None => {}
                     }
                 }
                 '$' if quote == '"' && self.peek(1) == Some('(') => {

@@ -42,8 +42,15 @@ pub(crate) fn add_words(unit: &mut Unit<'_>, words: Vec<Word>) {
 
 fn put(unit: &mut Unit<'_>, (name, value): (&str, &str), line: usize, scope: Scope) {
     let at = At { file: unit.file, line };
-    let (name, value) = (name.to_owned(), value.to_owned());
+    let (name, value) = (name.to_owned(), by_default(name, value).to_owned());
     unit.settings.push(Setting { decided: decided(&value), name, value, at, scope });
+}
+
+/// `x` of `NAME=${NAME:-x}`, which is what counts unless somebody sets it outside.
+fn by_default<'v>(name: &str, value: &'v str) -> &'v str {
+    let inner = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    let rest = inner.and_then(|inner| inner.strip_prefix(name));
+    rest.and_then(|rest| rest.strip_prefix(":-").or_else(|| rest.strip_prefix('-'))).unwrap_or(value)
 }
 
 /// The settings that a command makes. `all`: `set -a` was said, so that every assignment is exported.
@@ -175,7 +182,31 @@ pub(crate) fn unit<'a>(file: usize, text: &str) -> Unit<'a> {
             Some(Figure { count: number(last)?, at: unit.at(word.line), what: format!("#SBATCH {name}") })
         });
     }
+    if unit.nodes.is_none() {
+        unit.nodes = started(&unit);
+    }
     unit
+}
+
+/// Nodes that a script's own launcher starts processes on.
+fn started(unit: &Unit<'_>) -> Option<Figure> {
+    let count = |command: &Command, names: &[&str]| {
+        let word = option(&command.words, names)?;
+        Some((number(&word.text)?, word.line))
+    };
+    let mpirun = unit.mpiruns().find_map(|(_, command)| {
+        let (all, line) = count(command, &["-np", "-n", "--np"])?;
+        let (each, _) = count(command, &["-N", "--npernode", "-npernode"]).filter(|(each, _)| *each > 0)?;
+        Some((all / each, line, "nodes of mpirun"))
+    });
+    let srun = || {
+        unit.programs(&["srun"]).find_map(|(_, command)| {
+            let (nodes, line) = count(command, &["--nodes", "-N"])?;
+            Some((nodes, line, "srun --nodes"))
+        })
+    };
+    let (nodes, line, what) = mpirun.or_else(srun)?;
+    Some(Figure { count: nodes, at: unit.at(line), what: what.to_owned() })
 }
 
 /// A file of variables.

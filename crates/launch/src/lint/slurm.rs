@@ -1,6 +1,6 @@
 //! Batch scripts.
 
-use super::finding::{Severity, Sink};
+use super::finding::Sink;
 use super::scripts::option;
 use super::unit::{Kind, Unit, number};
 
@@ -153,7 +153,6 @@ fn steps(unit: &Unit<'_>, sink: &mut Sink<'_>) {
             single(unit, bind.line, sink);
         }
     }
-    let _ = Severity::Warn;
 }
 
 fn single(unit: &Unit<'_>, line: usize, sink: &mut Sink<'_>) {

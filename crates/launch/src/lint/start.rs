@@ -51,15 +51,18 @@ fn torchrun(unit: &Unit<'_>, sink: &mut Sink<'_>) {
 fn tests(unit: &Unit<'_>, sink: &mut Sink<'_>) {
     for (index, command, test) in unit.deepep_tests() {
         let chain = unit.chain(index);
-        let set = unit
-            .settings
-            .iter()
-            .any(|setting| setting.name == "MASTER_ADDR" && setting.scope != Scope::Local)
-            || chain.iter().any(|link| {
-                link.words
-                    .iter()
-                    .any(|word| word.text == "MASTER_ADDR" || word.text.starts_with("MASTER_ADDR="))
-            });
+        let handed = chain.iter().any(|link| {
+            let word = |text: &str| text == "MASTER_ADDR" || text.starts_with("MASTER_ADDR=");
+            link.words.iter().any(|own| word(&own.text))
+                || link.sets.iter().any(|set| set.name == "MASTER_ADDR")
+        });
+        // What ssh starts has none of the script's own variables.
+        let by_ssh = chain.iter().any(|link| over_ssh(unit, link));
+        let set = handed
+            || !by_ssh
+                && unit.settings.iter().any(|setting| {
+                    setting.name == "MASTER_ADDR" && !matches!(setting.scope, Scope::Local | Scope::Command)
+                });
         if unit.across_nodes() && !set && !unit.open && test != "test_intranode.py" {
             sink.add(
                 "N104",
@@ -69,6 +72,13 @@ fn tests(unit: &Unit<'_>, sink: &mut Sink<'_>) {
             .fix("MASTER_ADDR=FIRST_NODE MASTER_PORT=8361 RANK=NODE_INDEX WORLD_SIZE=NODES python3 ...");
         }
     }
+}
+
+/// Whether a command is an mpirun that starts processes on other hosts by ssh.
+fn over_ssh(unit: &Unit<'_>, command: &Command) -> bool {
+    let mpirun = matches!(command.program(), "mpirun" | "mpiexec" | "prterun" | "orterun");
+    let hosts = ["--hostfile", "-hostfile", "--machinefile", "-machinefile", "-H", "--host"];
+    mpirun && (unit.kind == Kind::MpiJob || hosts.iter().any(|name| command.has(name)))
 }
 
 /// Names that `-x` hands on.
@@ -118,11 +128,7 @@ fn mpirun(unit: &Unit<'_>, sink: &mut Sink<'_>) {
         });
         wanted.extend(own.map(|setting| setting.name.as_str()));
         let missing: Vec<&str> = wanted.into_iter().filter(|name| !passed.contains(name)).collect();
-        let by_ssh = unit.kind == Kind::MpiJob
-            || command.has("--hostfile")
-            || command.has("-hostfile")
-            || command.has("-H")
-            || command.has("--host");
+        let by_ssh = over_ssh(unit, command);
         if by_ssh
             && !missing.is_empty()
             && !(unit.kind != Kind::MpiJob && !unit.across_nodes() && unit.nodes.is_some())

@@ -208,17 +208,20 @@ impl Unit<'_> {
         chain
     }
 
-    /// Whether it runs DeepEP or NVSHMEM.
+    /// Whether it names DeepEP.
+    pub(crate) fn uses_deepep(&self) -> bool {
+        let named = |text: &str| {
+            let lower = text.to_ascii_lowercase();
+            lower.contains("deep_ep") || lower.contains("deepep")
+        };
+        named(&self.text)
+            || named(&self.name)
+            || self.pods.iter().any(|pod| pod.container.text_at("image").is_some_and(|image| named(&image)))
+    }
+
+    /// Whether it runs NVSHMEM, by itself or under DeepEP.
     pub(crate) fn uses_nvshmem(&self) -> bool {
-        let lower = self.text.to_ascii_lowercase();
-        lower.contains("deep_ep")
-            || lower.contains("deepep")
-            || self.settings.iter().any(|setting| setting.name.starts_with("NVSHMEM_"))
-            || self.pods.iter().any(|pod| {
-                pod.container
-                    .text_at("image")
-                    .is_some_and(|image| image.to_ascii_lowercase().contains("deepep"))
-            })
+        self.uses_deepep() || self.settings.iter().any(|setting| setting.name.starts_with("NVSHMEM_"))
     }
 
     /// Whether it asks for or counts on more nodes than one.
@@ -242,8 +245,11 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// `2` of `mlx5_2`, with `mlx5_`.
+/// `2` of `mlx5_2`, with `mlx5_`; none for the beginning of names, `mlx5`.
 pub(crate) fn numbered(name: &str) -> Option<(&str, u64)> {
+    if matches!(name, "mlx5" | "mlx4") {
+        return None;
+    }
     let digits = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let (stem, number) = name.split_at(digits);
     Some((stem, number.parse().ok()?))
