@@ -268,6 +268,28 @@ fn bad_input_is_an_error() {
     assert!(matches!(error("a", bomb.as_bytes()), LintError::Syntax { .. }));
 }
 
+/// Rules compare what a file has with each other; large files end all the same, and soon.
+#[test]
+fn crowded_files_end() {
+    let many = |line: &dyn Fn(usize) -> String, count: usize| (0..count).map(line).collect::<String>();
+    let variables = many(&|n| format!("NCCL_A{n}=1\n"), 100_000);
+    assert!(matches!(error("a", variables.as_bytes()), LintError::Crowded(_)));
+    let runs = format!("#!/bin/bash\n{}", many(&|n| format!("srun torchrun --nnodes={n} a.py\n"), 40_000));
+    assert!(matches!(error("a", runs.as_bytes()), LintError::Crowded(_)));
+    let env = many(&|n| format!("    - {{name: A{n}, value: x}}\n"), 20_000);
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers:\n  - name: c\n    env:\n{env}"
+    );
+    assert!(lint(&[Input { name: "a".to_owned(), bytes: pod.into_bytes() }], &Options::default()).is_err());
+    // As much as is allowed.
+    let list: String = vec!["mlx5_1:1"; 1000].join(",");
+    let most = format!(
+        "#!/bin/bash\n{}",
+        many(&|_| format!("export NCCL_IB_HCA={list}\nsrun bash -c 'torchrun --nnodes=2 a.py'\n"), 200)
+    );
+    assert!(!judge("a", &most).findings.is_empty());
+}
+
 /// Text of a file goes to a terminal.
 #[test]
 fn control_characters_do_not_reach_the_terminal() {

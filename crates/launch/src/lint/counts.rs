@@ -191,10 +191,7 @@ fn contract(unit: &Unit<'_>, sink: &mut Sink<'_>) {
 }
 
 fn runs_program(command: &Command) -> bool {
-    command.words.iter().any(|word| {
-        let name = word.text.rsplit('/').next().unwrap_or_default();
-        name.starts_with("python") || name.ends_with(".py")
-    })
+    command.words.iter().any(Word::python)
 }
 
 fn mpi(unit: &Unit<'_>, sink: &mut Sink<'_>) {

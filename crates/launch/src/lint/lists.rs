@@ -216,7 +216,7 @@ fn loose(nodes: &Nodes, setting: &Setting, entries: &[(&str, Option<&str>)], sin
         }
         return;
     }
-    let beginning = |device: &&str| matches!(numbered(device), Some(("mlx5_", number)) if number < 10);
+    let beginning = |device: &&str| matches!(numbered(device), Some(("mlx5_", 1..=9)));
     if let Some(device) = listed.iter().find(|device| beginning(device)) {
         let what = format!(
             "NCCL_IB_HCA has no leading `=`: {device} also means {device}0 and on, where these exist"

@@ -35,8 +35,8 @@ use objects::Object;
 use tree::Value;
 use unit::{Kind, Unit};
 
-/// Bytes of a file. Launch files are smaller by far, also with a program inside.
-pub const LARGEST: usize = 4 << 20;
+/// Bytes of a file. Launch files are smaller by far, also with a program inside; an object of Kubernetes has 1.5 MiB at most.
+pub const LARGEST: usize = 2 << 20;
 
 /// A file.
 #[derive(Clone, Debug)]
@@ -61,6 +61,9 @@ pub enum LintError {
         /// Its bytes.
         bytes: usize,
     },
+    /// It has more in it than any launch file.
+    #[error("{0} has {most} commands or variables or more, which no launch file has: give the launch file itself", most = unit::MOST)]
+    Crowded(String),
     /// Its YAML or JSON cannot be read.
     #[error("{name}:{line}: {what}; kubectl would refuse the file as well")]
     Syntax {
@@ -157,6 +160,9 @@ pub fn lint(inputs: &[Input], options: &Options) -> Result<Report, LintError> {
             }
         }
         files.push(FileRead { name: inputs[file].name.clone(), kinds });
+    }
+    if let Some(unit) = units.iter().find(|unit| unit.crowded()) {
+        return Err(LintError::Crowded(inputs[unit.file].name.clone()));
     }
     let mut sink = Sink { names: &names, findings: Vec::new() };
     let (given, mut known) = options.nodes();

@@ -152,7 +152,7 @@ fn push<'a>(unit: &mut Unit<'a>, role: Role, template: &'a Value, owner: &'a Val
 fn contents(unit: &mut Unit<'_>, container: &Value) {
     unit.open |= container.get("envFrom").is_some();
     for variable in container.get("env").map(Value::items).unwrap_or_default() {
-        let Some(name) = variable.text_at("name") else { continue };
+        let Some(name) = variable.text_at("name").filter(|_| !unit.crowded()) else { continue };
         let value = variable.text_at("value");
         let from = variable.get("valueFrom").is_some();
         let line = variable.line_of(if from { "name" } else { "value" });

@@ -8,6 +8,15 @@ pub(crate) struct Word {
     pub(crate) line: usize,
 }
 
+impl Word {
+    /// Whether it is Python or a program for it.
+    pub(crate) fn python(&self) -> bool {
+        let path = std::path::Path::new(&self.text);
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("python") || path.extension().is_some_and(|end| end == "py")
+    }
+}
+
 /// An assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Set {

@@ -12,6 +12,9 @@ pub(crate) fn add(unit: &mut Unit<'_>, text: &str, line: usize) {
     unit.text.push('\n');
     let mut all = false;
     for mut command in script.commands {
+        if unit.crowded() {
+            return;
+        }
         command.outer = command.outer.map(|outer| outer + base);
         settings(unit, &command, &mut all);
         unit.commands.push(command);
@@ -41,6 +44,9 @@ pub(crate) fn add_words(unit: &mut Unit<'_>, words: Vec<Word>) {
 }
 
 fn put(unit: &mut Unit<'_>, (name, value): (&str, &str), line: usize, scope: Scope) {
+    if unit.crowded() {
+        return;
+    }
     let at = At { file: unit.file, line };
     let (name, value) = (name.to_owned(), by_default(name, value).to_owned());
     unit.settings.push(Setting { decided: decided(&value), name, value, at, scope });
@@ -131,6 +137,9 @@ fn pairs(unit: &mut Unit<'_>, arguments: &[Word], flags: &[&str]) {
 /// What an embedded Python text sets: `os.environ["X"] = ...`, `os.environ.setdefault("X", ...)`.
 fn program(unit: &mut Unit<'_>, text: &str, line: usize) {
     for (offset, code) in text.lines().enumerate() {
+        if unit.crowded() {
+            return;
+        }
         let code = code.trim_start();
         let Some(rest) = code.strip_prefix("os.environ") else { continue };
         let Some(rest) = rest.strip_prefix('[').or_else(|| rest.strip_prefix(".setdefault(")) else {

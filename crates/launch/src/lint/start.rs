@@ -1,7 +1,7 @@
 //! torchrun, mpirun and DeepEP's tests: what their command lines leave out.
 
 use super::finding::{Severity, Sink};
-use super::script::Command;
+use super::script::{Command, Word};
 use super::scripts;
 use super::unit::{Kind, Scope, Unit, number};
 
@@ -97,12 +97,9 @@ fn passed(command: &Command) -> Vec<&str> {
 
 fn mpirun(unit: &Unit<'_>, sink: &mut Sink<'_>) {
     for (index, command) in unit.mpiruns() {
-        let inner = || {
-            let own = command.words.iter();
-            let below = unit.commands.iter().filter(|other| other.outer == Some(index));
-            own.chain(below.flat_map(|other| &other.words)).map(|word| word.text.as_str())
-        };
-        let program = inner().any(|word| word.contains("python") || word.ends_with(".py"));
+        let below = unit.commands.iter().filter(|other| other.outer == Some(index));
+        let mut words = command.words.iter().chain(below.flat_map(|other| &other.words));
+        let program = words.any(Word::python);
         // Probes such as `mpirun hostname` need nothing.
         if !program {
             continue;

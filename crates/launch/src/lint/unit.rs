@@ -141,10 +141,18 @@ pub(crate) struct Unit<'a> {
     pub(crate) open: bool,
 }
 
+/// The most commands and settings of a launch. Rules compare them with each other, and the time for that is a product.
+pub(crate) const MOST: usize = 2000;
+
 /// DeepEP's own tests, which count nodes and fork their ranks.
 pub(crate) const DEEPEP_TESTS: &[&str] = &["test_intranode.py", "test_internode.py", "test_low_latency.py"];
 
 impl Unit<'_> {
+    /// Whether there was no room for all that the file has.
+    pub(crate) fn crowded(&self) -> bool {
+        self.commands.len() >= MOST || self.settings.len() >= MOST
+    }
+
     /// A place in its file.
     pub(crate) fn at(&self, line: usize) -> At {
         At { file: self.file, line }
