@@ -10,6 +10,7 @@ mod diagnose;
 mod explain;
 mod facts;
 mod judge;
+mod lint;
 mod node;
 mod plan;
 mod progress;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Stack(args) }) => stack::main(&args),
         Ok(Cli { command: Command::Compare(args) }) => compare::main(&args),
         Ok(Cli { command: Command::Plan(args) }) => plan::main(&args),
+        Ok(Cli { command: Command::Lint(args) }) => lint::main(&args),
         Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
