@@ -40,6 +40,9 @@ pub(crate) enum Command {
     Diagnose(crate::diagnose::DiagnoseArgs),
     /// What a cause is: how it works, its signs, the remedy, the sources.
     Explain(crate::explain::ExplainArgs),
+    /// Launch files for a system, from one description of a run.
+    #[command(subcommand)]
+    Render(Box<crate::render::RenderCommand>),
     /// What runs inside a job, started by launch files.
     #[command(name = expertrail_launch::worker::SUBCOMMAND, subcommand, hide = true)]
     Worker(crate::worker::WorkerCommand),

@@ -14,6 +14,7 @@ mod lint;
 mod node;
 mod plan;
 mod progress;
+mod render;
 mod stack;
 mod topo;
 mod worker;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
+        Ok(Cli { command: Command::Render(command) }) => render::main(&command),
         Ok(Cli { command: Command::Worker(command) }) => worker::main(command),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {

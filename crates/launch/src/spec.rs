@@ -370,12 +370,7 @@ impl Spec {
         if overrides.is_empty() {
             return Ok(spec);
         }
-        let mut table: toml::Table = toml::from_str(text).map_err(|error| place(name, text, &error))?;
-        for given in overrides {
-            set(&mut table, given)?;
-        }
-        let merged = toml::to_string(&table)
-            .map_err(|error| SpecError::Override { given: overrides.join(" "), reason: error.to_string() })?;
+        let merged = Self::merged(name, text, overrides)?;
         toml::from_str(&merged).map_err(|error| match place("--set", &merged, &error) {
             SpecError::UnknownKey { key, nearest, known, .. } => {
                 SpecError::UnknownKey { at: format!("--set {}", overrides.join(" ")), key, nearest, known }
@@ -383,6 +378,24 @@ impl Spec {
             SpecError::Form { reason, .. } => SpecError::Override { given: overrides.join(" "), reason },
             other @ SpecError::Override { .. } => other,
         })
+    }
+}
+
+impl Spec {
+    /// `text` with `overrides` in it, as [`Spec::parse`] reads both together: what was run, in one file. Comments are lost with overrides.
+    ///
+    /// # Errors
+    /// When the text is no TOML or an override cannot be.
+    pub fn merged(name: &str, text: &str, overrides: &[String]) -> Result<String, SpecError> {
+        if overrides.is_empty() {
+            return Ok(text.to_owned());
+        }
+        let mut table: toml::Table = toml::from_str(text).map_err(|error| place(name, text, &error))?;
+        for given in overrides {
+            set(&mut table, given)?;
+        }
+        toml::to_string(&table)
+            .map_err(|error| SpecError::Override { given: overrides.join(" "), reason: error.to_string() })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which rank this process is, from srun's, mpirun's or a PMI launcher's variables.
+//! Which rank this process is, from torchrun's, srun's, mpirun's or a PMI launcher's variables.
 
 use expertrail_group::identity::parse_tasks_per_node;
 
@@ -63,10 +63,15 @@ pub fn find(
     vars: Lookup<'_>,
 ) -> Result<Launched, WorkerError> {
     let usage = |message: String| Err(WorkerError::Usage(message));
-    let Some(said) = mpi(vars)?.map_or_else(|| slurm(vars), |said| Ok(Some(said)))? else {
+    // torchrun first: what else is there describes the process that started torchrun on this node.
+    let said = match torchrun(vars)? {
+        Some(said) => Some(said),
+        None => mpi(vars)?.map_or_else(|| slurm(vars), |said| Ok(Some(said)))?,
+    };
+    let Some(said) = said else {
         return usage(
-            "no launcher's variables are there: `worker rank` is started by srun (SLURM_PROCID in a step) or mpirun \
-             (OMPI_COMM_WORLD_RANK), once for each rank; `worker node` starts ranks itself"
+            "no launcher's variables are there: `worker rank` is started by srun (SLURM_PROCID in a step), mpirun \
+             (OMPI_COMM_WORLD_RANK) or torchrun (TORCHELASTIC_RUN_ID), once for each rank; `worker node` starts ranks itself"
                 .to_owned(),
         );
     };
@@ -120,6 +125,24 @@ fn placed(rank: usize, local_rank: usize, local_size: usize, nodes: usize) -> Op
     } else {
         (rank / nodes == local_rank).then_some(rank % nodes)
     }
+}
+
+/// `RANK` and `WORLD_SIZE` alone are no sign of torchrun: manifests and scripts set them too, and may count nodes.
+fn torchrun(vars: Lookup<'_>) -> Result<Option<Said>, WorkerError> {
+    if text(vars, "TORCHELASTIC_RUN_ID").is_none() {
+        return Ok(None);
+    }
+    let (Some(rank), Some(size)) = (number(vars, "RANK")?, number(vars, "WORLD_SIZE")?) else {
+        return Ok(None);
+    };
+    Ok(Some(Said {
+        by: "torchrun",
+        rank,
+        size,
+        local_rank: number(vars, "LOCAL_RANK")?,
+        local_size: number(vars, "LOCAL_WORLD_SIZE")?,
+        node: number(vars, "GROUP_RANK")?,
+    }))
 }
 
 fn mpi(vars: Lookup<'_>) -> Result<Option<Said>, WorkerError> {
@@ -210,6 +233,28 @@ mod tests {
         ];
         let rank = found(Contract::Nodes, Some(8), &pairs).unwrap();
         assert_eq!((rank.rank, rank.shape.world(), rank.shape.ranks()), (1, 2, 16));
+    }
+
+    #[test]
+    fn torchrun_within_a_step_of_slurm() {
+        let mut pairs = vec![
+            ("TORCHELASTIC_RUN_ID", "a-123456"),
+            ("RANK", "13"),
+            ("WORLD_SIZE", "16"),
+            ("LOCAL_RANK", "5"),
+            ("LOCAL_WORLD_SIZE", "8"),
+            ("GROUP_RANK", "1"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_NODEID", "1"),
+        ];
+        let rank = found(Contract::Ranks, Some(8), &pairs).unwrap();
+        assert_eq!((rank.rank, rank.local_rank, rank.node, rank.by), (13, 5, Some(1), "torchrun"));
+        assert!(found(Contract::Nodes, Some(8), &pairs).unwrap_err().contains("wants one"));
+        // Without torchrun they may be anybody's, as those of a script that counts nodes.
+        pairs.retain(|(name, _)| *name != "TORCHELASTIC_RUN_ID" && !name.starts_with("SLURM"));
+        assert!(found(Contract::Ranks, Some(8), &pairs).is_err());
     }
 
     #[test]
