@@ -1,1 +1,13 @@
 //! A batch script for Slurm.
+
+use super::RenderError;
+use crate::files::FileSet;
+use crate::run::Run;
+
+/// Files for Slurm.
+///
+/// # Errors
+/// When the run does not fit.
+pub fn render(run: &Run) -> Result<FileSet, RenderError> {
+    Err(RenderError::Unfit(format!("target {} is rendered on another branch", run.target.name())))
+}
