@@ -6,12 +6,10 @@ mod kind;
 
 use thiserror::Error;
 
+use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT};
 use crate::files::FileSet;
 
 pub use kind::Kind;
-
-/// The benchmark that images with DeepEP carry.
-pub const DEEPEP_BENCH: &str = include_str!("../../../assets/deepep_bench.py");
 
 /// What an image is rendered from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +82,7 @@ pub fn render(image: &Image) -> Result<FileSet, ImageError> {
     files.text("Containerfile", fill(image.kind.template()));
     files.program("build.sh", fill(include_str!("../../../assets/images/build.sh")));
     if image.kind != Kind::Expertrail {
-        files.program("deepep_bench.py", DEEPEP_BENCH);
+        files.program(DEEPEP_FILE, DEEPEP_TEXT);
     }
     Ok(files)
 }
