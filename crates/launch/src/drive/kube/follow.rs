@@ -16,7 +16,7 @@ const KEPT: usize = 32 << 20;
 
 /// The log of one container.
 #[derive(Debug, Default)]
-pub struct Follower {
+pub(super) struct Follower {
     /// The newest time, in seconds since 1970.
     newest: Option<u64>,
     /// Lines that the next answer will have again, by hash, and how often.
@@ -41,13 +41,13 @@ fn hash(line: &str) -> u64 {
 
 impl Follower {
     /// What to ask for: `--since-time`; none for all.
-    pub fn since(&self) -> Option<String> {
+    pub(super) fn since(&self) -> Option<String> {
         self.newest.map(|newest| stamp(newest.saturating_sub(OVERLAP)))
     }
 
     /// Takes an answer of `kubectl logs --timestamps`; gives the new lines, without times. The last line waits for its end unless
     /// `last` says that nothing more will come.
-    pub fn take(&mut self, answer: &[u8], last: bool) -> Vec<String> {
+    pub(super) fn take(&mut self, answer: &[u8], last: bool) -> Vec<String> {
         let text = String::from_utf8_lossy(answer);
         let whole = match text.rfind('\n') {
             _ if last => &text[..],
@@ -94,12 +94,12 @@ impl Follower {
     }
 
     /// Everything that was seen, with times.
-    pub fn seen(&self) -> &[u8] {
+    pub(super) fn seen(&self) -> &[u8] {
         &self.kept
     }
 
     /// Whether the log was longer than is kept.
-    pub fn cut(&self) -> bool {
+    pub(super) fn cut(&self) -> bool {
         self.cut
     }
 }

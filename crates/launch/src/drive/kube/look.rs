@@ -7,10 +7,10 @@ use serde_json::Value;
 pub const RUN_LABEL: &str = "expertrail.dev/run";
 
 /// Label of everything that this program makes.
-pub const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "expertrail");
+pub(super) const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "expertrail");
 
 /// The container that waits for this project's binary (see `Binary::Copy`).
-pub const BINARY_CONTAINER: &str = "expertrail-binary";
+pub(super) const BINARY_CONTAINER: &str = "expertrail-binary";
 
 fn text(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
@@ -26,15 +26,15 @@ fn time(value: &Value) -> Option<u64> {
 
 /// How a container ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct End {
+pub(super) struct End {
     /// Exit status; 128 + n for signal n.
-    pub code: i32,
+    pub(super) code: i32,
     /// `OOMKilled`, `Error`, `Completed`, `ContainerCannotRun`.
-    pub reason: String,
+    pub(super) reason: String,
     /// What the runtime said.
-    pub message: String,
+    pub(super) message: String,
     /// Seconds since 1970.
-    pub finished: Option<u64>,
+    pub(super) finished: Option<u64>,
 }
 
 impl End {
@@ -50,7 +50,7 @@ impl End {
 
 /// What a container does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub(super) enum State {
     /// Nothing is known yet.
     #[default]
     Unknown,
@@ -69,31 +69,31 @@ pub enum State {
 
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Container {
+pub(super) struct Container {
     /// Name.
-    pub name: String,
+    pub(super) name: String,
     /// Its image.
-    pub image: String,
+    pub(super) image: String,
     /// Whether it runs before the others.
-    pub init: bool,
+    pub(super) init: bool,
     /// What it does.
-    pub state: State,
+    pub(super) state: State,
     /// How it ended the last time, where it was begun again.
-    pub last: Option<End>,
+    pub(super) last: Option<End>,
     /// How often it was begun again.
-    pub restarts: u64,
+    pub(super) restarts: u64,
 }
 
 impl Container {
     /// Whether it has begun at least once, so that it may have a log.
-    pub fn begun(&self) -> bool {
+    pub(super) fn begun(&self) -> bool {
         matches!(self.state, State::Running | State::Ended(_)) || self.restarts > 0 || self.last.is_some()
     }
 }
 
 /// What a pod is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub(super) enum Role {
     /// A node of the run: a pod of the indexed Job, or an `MPIJob`'s worker.
     #[default]
     Node,
@@ -105,40 +105,40 @@ pub enum Role {
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pod {
+pub(super) struct Pod {
     /// Name.
-    pub name: String,
+    pub(super) name: String,
     /// What it is for.
-    pub role: Role,
+    pub(super) role: Role,
     /// Its node of the run, counted from 0.
-    pub index: Option<u32>,
+    pub(super) index: Option<u32>,
     /// The cluster's node.
-    pub node: Option<String>,
+    pub(super) node: Option<String>,
     /// The `Job` or `MPIJob` that it belongs to.
-    pub owner: String,
+    pub(super) owner: String,
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
-    pub phase: String,
+    pub(super) phase: String,
     /// `Evicted`, `NodeLost`, `UnexpectedAdmissionError`.
-    pub reason: String,
+    pub(super) reason: String,
     /// The sentence to it.
-    pub message: String,
+    pub(super) message: String,
     /// It is being deleted.
-    pub leaving: bool,
+    pub(super) leaving: bool,
     /// Seconds since 1970.
-    pub created: Option<u64>,
+    pub(super) created: Option<u64>,
     /// Why it has no node: reason and sentence of the condition `PodScheduled`.
-    pub unscheduled: Option<(String, String)>,
+    pub(super) unscheduled: Option<(String, String)>,
     /// Why it was taken away: reason and sentence of the condition `DisruptionTarget`.
-    pub disrupted: Option<(String, String)>,
+    pub(super) disrupted: Option<(String, String)>,
     /// Its containers, those that run before the others first.
-    pub containers: Vec<Container>,
+    pub(super) containers: Vec<Container>,
     /// Name of the container that does the work.
-    pub main: String,
+    pub(super) main: String,
 }
 
 impl Pod {
     /// Reads one; none where it is no pod of a run.
-    pub fn read(value: &Value) -> Option<Self> {
+    pub(super) fn read(value: &Value) -> Option<Self> {
         let (meta, spec, status) = (&value["metadata"], &value["spec"], &value["status"]);
         let label = |name: &str| text(&meta["labels"][name]);
         let owner = items(&meta["ownerReferences"]).first();
@@ -181,10 +181,9 @@ impl Pod {
                 _ => {}
             }
         }
-        for (init, wanted, states) in [
-            (true, "initContainers", "initContainerStatuses"),
-            (false, "containers", "containerStatuses"),
-        ] {
+        for (init, wanted, states) in
+            [(true, "initContainers", "initContainerStatuses"), (false, "containers", "containerStatuses")]
+        {
             let states = items(&status[states]);
             for one in items(&spec[wanted]) {
                 let Some(name) = text(&one["name"]) else { continue };
@@ -196,12 +195,12 @@ impl Pod {
     }
 
     /// The container that does the work.
-    pub fn worker(&self) -> Option<&Container> {
+    pub(super) fn worker(&self) -> Option<&Container> {
         self.containers.iter().find(|one| !one.init && one.name == self.main)
     }
 
     /// How the work ended.
-    pub fn end(&self) -> Option<&End> {
+    pub(super) fn end(&self) -> Option<&End> {
         match self.worker().map(|one| &one.state) {
             Some(State::Ended(end)) => Some(end),
             _ => None,
@@ -209,18 +208,18 @@ impl Pod {
     }
 
     /// Whether nothing of it runs any more.
-    pub fn over(&self) -> bool {
+    pub(super) fn over(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed") || self.end().is_some()
     }
 
     /// The container that waits for this project's binary, while it does.
-    pub fn wants_binary(&self) -> bool {
+    pub(super) fn wants_binary(&self) -> bool {
         let waits = |one: &Container| one.init && one.name == BINARY_CONTAINER && one.state == State::Running;
         !self.leaving && self.containers.iter().any(waits)
     }
 
     /// `node 1 (pod x-1-abcde on gpu-2)`.
-    pub fn title(&self) -> String {
+    pub(super) fn title(&self) -> String {
         let on = self.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
         match (self.role, self.index) {
             (Role::Node, Some(index)) => format!("node {index} (pod {}{on})", self.name),
@@ -250,26 +249,26 @@ fn container(name: String, init: bool, spec: &Value, status: Option<&Value>) -> 
 
 /// A `Job` or an `MPIJob`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Job {
+pub(super) struct Job {
     /// Name.
-    pub name: String,
+    pub(super) name: String,
     /// `Job` or `MPIJob`.
-    pub kind: String,
+    pub(super) kind: String,
     /// It says that all is done.
-    pub complete: bool,
+    pub(super) complete: bool,
     /// It says that it failed: reason and sentence.
-    pub failed: Option<(String, String)>,
+    pub(super) failed: Option<(String, String)>,
     /// It is being deleted.
-    pub leaving: bool,
+    pub(super) leaving: bool,
     /// It was told to wait.
-    pub suspended: bool,
+    pub(super) suspended: bool,
     /// Seconds for which it stays after its end.
-    pub ttl: Option<u64>,
+    pub(super) ttl: Option<u64>,
 }
 
 impl Job {
     /// Reads one.
-    pub fn read(value: &Value) -> Option<Self> {
+    pub(super) fn read(value: &Value) -> Option<Self> {
         let meta = &value["metadata"];
         let mut job = Self {
             name: text(&meta["name"])?,
@@ -296,22 +295,22 @@ impl Job {
 
 /// An event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Note {
+pub(super) struct Note {
     /// Name of the object it is about.
-    pub about: String,
+    pub(super) about: String,
     /// Its kind.
-    pub kind: String,
+    pub(super) kind: String,
     /// `FailedScheduling`, `Pulling`, `Failed`.
-    pub reason: String,
+    pub(super) reason: String,
     /// The sentence.
-    pub message: String,
+    pub(super) message: String,
     /// When it was last seen, in seconds since 1970.
-    pub at: u64,
+    pub(super) at: u64,
 }
 
 impl Note {
     /// Reads one.
-    pub fn read(value: &Value) -> Option<Self> {
+    pub(super) fn read(value: &Value) -> Option<Self> {
         let about = &value["involvedObject"];
         let at = ["lastTimestamp", "eventTime", "firstTimestamp"].iter().find_map(|key| time(&value[key]));
         Some(Self {
@@ -326,18 +325,18 @@ impl Note {
 
 /// Everything of a run at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     /// Pods, in the order of their nodes; the newest where a node had several.
-    pub pods: Vec<Pod>,
+    pub(super) pods: Vec<Pod>,
     /// Jobs of either kind. An `MPIJob`'s launcher is a Job too: it is left out.
-    pub jobs: Vec<Job>,
+    pub(super) jobs: Vec<Job>,
     /// Events, the oldest first.
-    pub notes: Vec<Note>,
+    pub(super) notes: Vec<Note>,
 }
 
 impl Snapshot {
     /// Takes apart a list of pods and jobs, and one of events.
-    pub fn read(objects: &Value, events: &Value) -> Self {
+    pub(super) fn read(objects: &Value, events: &Value) -> Self {
         let (mut pods, mut jobs) = (Vec::new(), Vec::new());
         for item in items(&objects["items"]) {
             match item["kind"].as_str().unwrap_or_default() {
@@ -355,19 +354,21 @@ impl Snapshot {
             })
         };
         let mut pods: Vec<Pod> = pods.iter().filter(|pod| newest(pod)).cloned().collect();
-        pods.sort_by(|a, b| (a.role == Role::Node, a.index, &a.name).cmp(&(b.role == Role::Node, b.index, &b.name)));
+        pods.sort_by(|a, b| {
+            (a.role == Role::Node, a.index, &a.name).cmp(&(b.role == Role::Node, b.index, &b.name))
+        });
         let mut notes: Vec<Note> = items(&events["items"]).iter().filter_map(Note::read).collect();
         notes.sort_by_key(|note| note.at);
         Self { pods, jobs, notes }
     }
 
     /// Events about the object of that name.
-    pub fn about<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a Note> {
+    pub(super) fn about<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a Note> {
         self.notes.iter().filter(move |note| note.about == name)
     }
 
     /// The run's nodes.
-    pub fn nodes(&self) -> impl Iterator<Item = &Pod> {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Pod> {
         self.pods.iter().filter(|pod| pod.role == Role::Node)
     }
 }

@@ -9,7 +9,7 @@ use super::look::{Container, End, Note, Pod, Snapshot, State};
 
 /// How far a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub(super) enum Stage {
     /// It has no node.
     NoRoom,
     /// It has a node; its volumes or its network are being made.
@@ -36,13 +36,13 @@ pub enum Stage {
 
 /// A pod's state for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub(super) struct View {
     /// How far it is.
-    pub stage: Stage,
+    pub(super) stage: Stage,
     /// In words, without the pod's name: "pulling the image".
-    pub words: String,
+    pub(super) words: String,
     /// What to do; empty where waiting is all.
-    pub remedy: String,
+    pub(super) remedy: String,
 }
 
 impl View {
@@ -55,22 +55,22 @@ impl View {
     }
 
     /// The words, and what to do.
-    pub fn whole(&self) -> String {
+    pub(super) fn whole(&self) -> String {
         if self.remedy.is_empty() { self.words.clone() } else { format!("{}. {}", self.words, self.remedy) }
     }
 }
 
 /// What is known of the run that makes remedies concrete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hints {
+pub(super) struct Hints {
     /// Namespace.
-    pub namespace: String,
+    pub(super) namespace: String,
     /// The registry's secret that the run names.
-    pub pull_secret: Option<String>,
+    pub(super) pull_secret: Option<String>,
 }
 
 /// The state of `pod`.
-pub fn view(pod: &Pod, snapshot: &Snapshot, hints: &Hints) -> View {
+pub(super) fn view(pod: &Pod, snapshot: &Snapshot, hints: &Hints) -> View {
     if let Some(lost) = lost(pod) {
         return lost;
     }
@@ -125,8 +125,13 @@ fn stuck(
     hints: &Hints,
 ) -> View {
     match reason {
-        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "ImageInspectError"
-        | "RegistryUnavailable" | "SignatureValidationFailed" => {
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "InvalidImageName"
+        | "ErrImageNeverPull"
+        | "ImageInspectError"
+        | "RegistryUnavailable"
+        | "SignatureValidationFailed" => {
             let said = failure(pod, snapshot, "Failed to pull image").unwrap_or_else(|| message.to_owned());
             image::view(&one.image, reason, &said, (pod, snapshot), hints)
         }
@@ -152,7 +157,9 @@ fn stuck(
             let words = format!("container {} cannot be begun: {}", one.name, clean(&said));
             View::new(Stage::BadConfig, words).remedy(runtime_remedy(&said))
         }
-        other => View::new(Stage::Creating, format!("container {} waits: {} {}", one.name, other, clean(message))),
+        other => {
+            View::new(Stage::Creating, format!("container {} waits: {} {}", one.name, other, clean(message)))
+        }
     }
 }
 
@@ -217,15 +224,17 @@ fn volume(note: &Note, node: &str) -> View {
 fn unscheduled(pod: &Pod, snapshot: &Snapshot) -> View {
     let condition = pod.unscheduled.as_ref().filter(|(reason, _)| reason == "Unschedulable");
     let event = || snapshot.about(&pod.name).rev().find(|note| note.reason == "FailedScheduling");
-    let said = condition.map(|(_, message)| message.clone()).or_else(|| event().map(|note| note.message.clone()));
+    let said =
+        condition.map(|(_, message)| message.clone()).or_else(|| event().map(|note| note.message.clone()));
     match (said, &pod.unscheduled) {
         (Some(said), _) => {
             let (words, remedy) = room::explain(&said);
             View::new(Stage::NoRoom, words).remedy(remedy)
         }
-        (None, Some((reason, _))) if reason == "SchedulingGated" => {
-            View::new(Stage::NoRoom, "held back by a scheduling gate (a queue, as Kueue, has not admitted it)")
-        }
+        (None, Some((reason, _))) if reason == "SchedulingGated" => View::new(
+            Stage::NoRoom,
+            "held back by a scheduling gate (a queue, as Kueue, has not admitted it)",
+        ),
         _ => View::new(Stage::NoRoom, "waits for a node"),
     }
 }
@@ -249,13 +258,17 @@ fn lost(pod: &Pod) -> Option<View> {
     if let Some((reason, message)) = &pod.disrupted {
         let what = match reason.as_str() {
             "PreemptionByScheduler" => "preempted by a pod of higher priority",
-            "DeletionByTaintManager" => "taken off its node by a taint (the node is not ready, or is being drained)",
+            "DeletionByTaintManager" => {
+                "taken off its node by a taint (the node is not ready, or is being drained)"
+            }
             "EvictionByEvictionAPI" => "evicted (the node is being drained)",
             "DeletionByPodGC" => "removed because its node is gone",
             _ => "taken away by the kubelet",
         };
         let remedy = match reason.as_str() {
-            "PreemptionByScheduler" => "Give the run a priority class (kubernetes.priority_class), or start it when the nodes are free",
+            "PreemptionByScheduler" => {
+                "Give the run a priority class (kubernetes.priority_class), or start it when the nodes are free"
+            }
             _ => "",
         };
         let words = format!("{what} on {on}: {}", clean(message));
@@ -272,14 +285,16 @@ fn lost(pod: &Pod) -> Option<View> {
 }
 
 /// `ended with exit code 1`, `was killed by signal 9 (out of memory)`.
-pub fn ended(end: &End) -> String {
+pub(super) fn ended(end: &End) -> String {
     let message = if end.message.is_empty() { String::new() } else { format!(": {}", clean(&end.message)) };
     match (end.reason.as_str(), end.code) {
         ("OOMKilled", code) => format!("was killed for memory (OOMKilled, exit code {code})"),
         (_, 0) => "ended with exit code 0".to_owned(),
         (_, 137) => format!("was killed (exit code 137, SIGKILL){message}"),
         (_, 143) => format!("was told to stop (exit code 143, SIGTERM){message}"),
-        (reason, code) if matches!(reason, "" | "Error" | "Completed") => format!("ended with exit code {code}{message}"),
+        (reason, code) if matches!(reason, "" | "Error" | "Completed") => {
+            format!("ended with exit code {code}{message}")
+        }
         (reason, code) => format!("ended with exit code {code} ({}){message}", clean(reason)),
     }
 }

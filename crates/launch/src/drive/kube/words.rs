@@ -10,20 +10,21 @@ const FRAME: &str = "::expertrail-file ";
 
 /// What the workers of a log said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub(super) struct Said {
     /// Nodes whose ranks were started.
-    pub started: BTreeSet<u32>,
+    pub(super) started: BTreeSet<u32>,
     /// Nodes on which all ranks of a step passed, and of how many steps.
-    pub passed: BTreeMap<u32, u32>,
+    pub(super) passed: BTreeMap<u32, u32>,
     /// Nodes on which a rank failed, with the worker's sentence on the first: `rank 9, exit code 1 after 204.5 s`.
-    pub failed: BTreeMap<u32, String>,
+    pub(super) failed: BTreeMap<u32, String>,
 }
 
 /// `text` without what mpirun's `--tag-output` puts before it.
-pub fn untagged(text: &str) -> &str {
+pub(super) fn untagged(text: &str) -> &str {
     let tagged = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     let Some((tag, rest)) = tagged else { return text };
-    let numbers = tag.split(',').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    let numbers =
+        tag.split(',').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
     let ends = ["<stdout>:", "<stderr>:", "<stdout>: ", "<stderr>: "];
     match ends.iter().rev().find_map(|end| rest.strip_prefix(end)) {
         Some(rest) if numbers && tag.contains(',') => rest,
@@ -33,7 +34,7 @@ pub fn untagged(text: &str) -> &str {
 
 impl Said {
     /// Takes a line.
-    pub fn line(&mut self, line: &str) {
+    pub(super) fn line(&mut self, line: &str) {
         let Some(rest) = untagged(line).strip_prefix(MARK) else { return };
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let (node, rest) = rest.split_at(digits);
@@ -48,14 +49,19 @@ impl Said {
     }
 }
 
+/// Whether the line is a part of a file.
+pub(super) fn frame(line: &str) -> bool {
+    untagged(line).starts_with(FRAME)
+}
+
 /// Whether the line is for the person who watches: not a part of a file, and not of a rank other than 0.
-pub fn shown(line: &str) -> bool {
+pub(super) fn shown(line: &str) -> bool {
     let text = untagged(line);
     let (rank, text) = match text.strip_prefix("[rank ").and_then(|rest| rest.split_once(']')) {
         Some((rank, rest)) => (rank.parse::<u32>().ok(), rest.trim_start()),
         None => (None, text),
     };
-    !text.starts_with(FRAME) && rank.is_none_or(|rank| rank == 0)
+    !frame(text) && rank.is_none_or(|rank| rank == 0)
 }
 
 #[cfg(test)]
@@ -84,10 +90,17 @@ mod tests {
 
     #[test]
     fn a_person_sees_rank_0_and_the_worker() {
-        for line in ["[rank 0] dispatch 12 us", "worker: node 0: x", "plain", "[1,0]<stdout>:plain", "[rank x] y"] {
+        for line in
+            ["[rank 0] dispatch 12 us", "worker: node 0: x", "plain", "[1,0]<stdout>:plain", "[rank x] y"]
+        {
             assert!(shown(line), "{line}");
         }
-        for line in ["[rank 1] dispatch", "::expertrail-file v1 a 1/1 x y", "[1,0]<stdout>:::expertrail-file v1", "[rank 0] ::expertrail-file v1"] {
+        for line in [
+            "[rank 1] dispatch",
+            "::expertrail-file v1 a 1/1 x y",
+            "[1,0]<stdout>:::expertrail-file v1",
+            "[rank 0] ::expertrail-file v1",
+        ] {
             assert!(!shown(line), "{line}");
         }
     }

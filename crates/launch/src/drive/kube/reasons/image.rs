@@ -7,15 +7,58 @@ use super::{Hints, Stage, View};
 
 /// What a registry or runtime says, what it means, what to do. The first that fits counts; `{secret}` is the advice on secrets.
 const SAID: [(&[&str], &str, &str); 9] = [
-    (&["no match for platform", "no matching manifest", "does not match the specified platform"], "the image does not exist for this node's kind of CPU", "Build it for the node's architecture (docker buildx build --platform)"),
-    (&["no space left on device"], "the node's disk is full", "Free space on the node (`crictl rmi --prune`), or take another node"),
-    (&["toomanyrequests", "429 Too Many Requests"], "the registry limits how often it may be asked", "Log in with a pull secret, or use a copy of the image in a registry of your own"),
-    (&["no such host", "i/o timeout", "connection refused", "connection reset", "network is unreachable", "TLS handshake timeout"], "the node does not reach the registry", "Check the registry's name, and the node's way out (DNS, proxy, firewall)"),
-    (&["x509:", "certificate"], "the node does not trust the registry's certificate", "The container runtime of each node needs the registry's CA"),
-    (&["server gave HTTP response to HTTPS client"], "the registry speaks plain HTTP, and the node asks by HTTPS", "Give the registry a certificate, or list it as insecure in the runtime of each node"),
-    (&["invalid reference format", "InvalidImageName"], "this is no name of an image", "Wanted registry/repository:tag, in lower case"),
     (
-        &["no basic auth credentials", "authorization failed", "unauthorized", "401 Unauthorized", "403 Forbidden", "pull access denied", "denied:"],
+        &["no match for platform", "no matching manifest", "does not match the specified platform"],
+        "the image does not exist for this node's kind of CPU",
+        "Build it for the node's architecture (docker buildx build --platform)",
+    ),
+    (
+        &["no space left on device"],
+        "the node's disk is full",
+        "Free space on the node (`crictl rmi --prune`), or take another node",
+    ),
+    (
+        &["toomanyrequests", "429 Too Many Requests"],
+        "the registry limits how often it may be asked",
+        "Log in with a pull secret, or use a copy of the image in a registry of your own",
+    ),
+    (
+        &[
+            "no such host",
+            "i/o timeout",
+            "connection refused",
+            "connection reset",
+            "network is unreachable",
+            "TLS handshake timeout",
+        ],
+        "the node does not reach the registry",
+        "Check the registry's name, and the node's way out (DNS, proxy, firewall)",
+    ),
+    (
+        &["x509:", "certificate"],
+        "the node does not trust the registry's certificate",
+        "The container runtime of each node needs the registry's CA",
+    ),
+    (
+        &["server gave HTTP response to HTTPS client"],
+        "the registry speaks plain HTTP, and the node asks by HTTPS",
+        "Give the registry a certificate, or list it as insecure in the runtime of each node",
+    ),
+    (
+        &["invalid reference format", "InvalidImageName"],
+        "this is no name of an image",
+        "Wanted registry/repository:tag, in lower case",
+    ),
+    (
+        &[
+            "no basic auth credentials",
+            "authorization failed",
+            "unauthorized",
+            "401 Unauthorized",
+            "403 Forbidden",
+            "pull access denied",
+            "denied:",
+        ],
         "the registry does not accept the credentials, or got none",
         "{secret}",
     ),
@@ -35,8 +78,12 @@ fn secret(image: &str, hints: &Hints) -> String {
         hints.namespace
     );
     let naming = match &hints.pull_secret {
-        Some(name) => format!("the run names the secret {name}: it is missing here, has expired, or is for another server. Make it again: {make}"),
-        None => format!("a private image needs a secret: {make}, and kubernetes.pull_secret = \"{name}\" in run.toml"),
+        Some(name) => format!(
+            "the run names the secret {name}: it is missing here, has expired, or is for another server. Make it again: {make}"
+        ),
+        None => format!(
+            "a private image needs a secret: {make}, and kubernetes.pull_secret = \"{name}\" in run.toml"
+        ),
     };
     format!("{naming}. {}", forms(&registry))
 }
@@ -92,7 +139,8 @@ pub(super) fn view(
         String::new()
     };
     let said = if said.is_empty() { String::new() } else { format!(" ({})", clean(said)) };
-    View::new(Stage::NoImage, format!("{reason}{on}, image {}: {meaning}{lacking}{said}", clean(image))).remedy(remedy)
+    View::new(Stage::NoImage, format!("{reason}{on}, image {}: {meaning}{lacking}{said}", clean(image)))
+        .remedy(remedy)
 }
 
 #[cfg(test)]
@@ -117,12 +165,26 @@ mod tests {
         let hints = Hints { namespace: "ep".to_owned(), pull_secret: None };
         let (pod, snapshot) = (Pod::default(), Snapshot::default());
         for (said, words, remedy) in [
-            ("failed to resolve reference \"g/x:y\": g/x:y: not found", "no image of that name and tag", "letter by letter"),
-            ("authorization failed: no basic auth credentials", "does not accept the credentials", "create secret docker-registry"),
+            (
+                "failed to resolve reference \"g/x:y\": g/x:y: not found",
+                "no image of that name and tag",
+                "letter by letter",
+            ),
+            (
+                "authorization failed: no basic auth credentials",
+                "does not accept the credentials",
+                "create secret docker-registry",
+            ),
             ("dial tcp: lookup reg on 10.0.0.10:53: no such host", "does not reach the registry", "DNS"),
             ("no match for platform in manifest: not found", "this node's kind of CPU", "--platform"),
         ] {
-            let view = view("registry.eu.ccr.crusoecloudcompute.com/r.12345678/i:t", "ErrImagePull", said, (&pod, &snapshot), &hints);
+            let view = view(
+                "registry.eu.ccr.crusoecloudcompute.com/r.12345678/i:t",
+                "ErrImagePull",
+                said,
+                (&pod, &snapshot),
+                &hints,
+            );
             assert!(view.words.contains(words), "{}", view.words);
             assert!(view.remedy.contains(remedy), "{}", view.remedy);
             assert_eq!(view.stage, Stage::NoImage);

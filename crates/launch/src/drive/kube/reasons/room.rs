@@ -4,19 +4,59 @@ use expertrail_cluster::kube::client::clean;
 
 /// A part of the scheduler's sentence: how it begins, what it means, what to do.
 const PARTS: [(&str, &str, &str); 13] = [
-    ("Insufficient memory", "too little memory that is free", "Ask for less (kubernetes.memory), just under Allocatable of `kubectl describe node`"),
-    ("Insufficient cpu", "too few CPUs that are free", "Ask for less (kubernetes.cpu), just under Allocatable of `kubectl describe node`"),
-    ("Insufficient hugepages-", "too few huge pages", "The nodes do not have them: kubernetes.hugepages_2mi = \"\" leaves them out"),
+    (
+        "Insufficient memory",
+        "too little memory that is free",
+        "Ask for less (kubernetes.memory), just under Allocatable of `kubectl describe node`",
+    ),
+    (
+        "Insufficient cpu",
+        "too few CPUs that are free",
+        "Ask for less (kubernetes.cpu), just under Allocatable of `kubectl describe node`",
+    ),
+    (
+        "Insufficient hugepages-",
+        "too few huge pages",
+        "The nodes do not have them: kubernetes.hugepages_2mi = \"\" leaves them out",
+    ),
     ("Insufficient ephemeral-storage", "too little disk space", ""),
-    ("Insufficient nvidia.com/gpu", "too few GPUs that are free", "Other pods have them, or the device plugin withdrew some: `expertrail check --kube` shows who uses which"),
-    ("Insufficient ", "too few", "Other pods have them, or no device plugin offers them there: see Allocatable of `kubectl describe node`"),
-    ("node(s) didn't match Pod's node affinity/selector", "without the labels that are asked for", "Compare kubernetes.node_selector and nvidia.com/gpu.present with `kubectl get nodes --show-labels`; GPU labels vanish for a while when driver pods restart"),
-    ("node(s) didn't match pod anti-affinity", "with another pod of this run already", "Each pod needs a node of its own: more nodes, or a smaller nodes = in run.toml"),
-    ("node(s) had untolerated taint", "with a taint that the pod does not tolerate", "Add it to kubernetes.tolerations"),
+    (
+        "Insufficient nvidia.com/gpu",
+        "too few GPUs that are free",
+        "Other pods have them, or the device plugin withdrew some: `expertrail check --kube` shows who uses which",
+    ),
+    (
+        "Insufficient ",
+        "too few",
+        "Other pods have them, or no device plugin offers them there: see Allocatable of `kubectl describe node`",
+    ),
+    (
+        "node(s) didn't match Pod's node affinity/selector",
+        "without the labels that are asked for",
+        "Compare kubernetes.node_selector and nvidia.com/gpu.present with `kubectl get nodes --show-labels`; GPU labels vanish for a while when driver pods restart",
+    ),
+    (
+        "node(s) didn't match pod anti-affinity",
+        "with another pod of this run already",
+        "Each pod needs a node of its own: more nodes, or a smaller nodes = in run.toml",
+    ),
+    (
+        "node(s) had untolerated taint",
+        "with a taint that the pod does not tolerate",
+        "Add it to kubernetes.tolerations",
+    ),
     ("node(s) were unschedulable", "cordoned", "`kubectl uncordon NODE`, if nobody is working on it"),
-    ("pod has unbound immediate PersistentVolumeClaims", "a volume claim that has no volume", "`kubectl get pvc` in the namespace says why"),
+    (
+        "pod has unbound immediate PersistentVolumeClaims",
+        "a volume claim that has no volume",
+        "`kubectl get pvc` in the namespace says why",
+    ),
     ("node(s) had volume node affinity conflict", "in another zone than the pod's volume", ""),
-    ("node(s) didn't match pod affinity rules", "in another zone than the rest of the run", "kubernetes.same_zone = false drops the rule"),
+    (
+        "node(s) didn't match pod affinity rules",
+        "in another zone than the rest of the run",
+        "kubernetes.same_zone = false drops the rule",
+    ),
 ];
 
 /// The scheduler's sentence (`0/6 nodes are available: 2 Insufficient nvidia.com/gpu, ...`) in words, and the remedies in its order.
@@ -47,7 +87,9 @@ pub(super) fn explain(said: &str) -> (String, String) {
             None => clean(what),
         };
         words.push(count.map_or(meaning.clone(), |count| format!("{count} {meaning}")));
-        if let Some((.., remedy)) = known.filter(|(.., remedy)| !remedy.is_empty() && !remedies.contains(remedy)) {
+        if let Some((.., remedy)) =
+            known.filter(|(.., remedy)| !remedy.is_empty() && !remedies.contains(remedy))
+        {
             remedies.push(remedy);
         }
     }
@@ -78,7 +120,11 @@ mod tests {
     #[test]
     fn a_sentence_of_another_form_is_shown_as_it_is() {
         assert_eq!(explain("no nodes\navailable").0, "no node takes it: no nodes available");
-        let (words, _) = explain("0/1 nodes are available: 1 node(s) had untolerated taint {nvidia.com/gpu: }.");
-        assert_eq!(words, "no node of 1 takes it: 1 with a taint that the pod does not tolerate (nvidia.com/gpu)");
+        let (words, _) =
+            explain("0/1 nodes are available: 1 node(s) had untolerated taint {nvidia.com/gpu: }.");
+        assert_eq!(
+            words,
+            "no node of 1 takes it: 1 with a taint that the pod does not tolerate (nvidia.com/gpu)"
+        );
     }
 }
