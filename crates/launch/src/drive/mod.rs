@@ -1,5 +1,7 @@
 //! Starting, watching, collecting and cleaning up.
 
+pub mod kube;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
