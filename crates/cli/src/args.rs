@@ -43,6 +43,8 @@ pub(crate) enum Command {
     /// Launch files for a system, from one description of a run.
     #[command(subcommand)]
     Render(Box<crate::render::RenderCommand>),
+    /// Start a run, watch it, collect everything, say what it means, and leave the system clean.
+    Launch(Box<crate::launch::LaunchArgs>),
     /// What runs inside a job, started by launch files.
     #[command(name = expertrail_launch::worker::SUBCOMMAND, subcommand, hide = true)]
     Worker(crate::worker::WorkerCommand),

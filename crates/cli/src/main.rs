@@ -10,6 +10,7 @@ mod diagnose;
 mod explain;
 mod facts;
 mod judge;
+mod launch;
 mod lint;
 mod node;
 mod plan;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
+        Ok(Cli { command: Command::Launch(args) }) => launch::main(&args),
         Ok(Cli { command: Command::Render(command) }) => render::main(&command),
         Ok(Cli { command: Command::Worker(command) }) => worker::main(command),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),

@@ -26,6 +26,11 @@ impl Stop {
         &self.message
     }
 
+    /// With words before what is printed.
+    pub(crate) fn of(self, what: &str) -> Self {
+        Self { message: format!("{what}{}", self.message), ..self }
+    }
+
     /// Nothing can be said.
     pub(crate) fn inconclusive(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 3 }

@@ -55,20 +55,20 @@ pub(crate) struct RunArgs {
 }
 
 /// The description of a run: a file, and options that go before it.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Describe {
     /// The description [default: ./run.toml where there is one; options alone will do].
     #[arg(value_name = "RUN.TOML")]
-    file: Option<PathBuf>,
+    pub(crate) file: Option<PathBuf>,
     /// A key of the description, with dots, as kubernetes.namespace=bench; goes before the file.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Name of the run's objects [default: the name and six digits that follow from the description].
     #[arg(long, value_name = "ID")]
-    run_id: Option<String>,
+    pub(crate) run_id: Option<String>,
     /// Facts of one of the nodes (of `expertrail facts`); what they show goes before the profile.
     #[arg(long, value_name = "FILE")]
-    facts: Option<PathBuf>,
+    pub(crate) facts: Option<PathBuf>,
     /// Key `name`.
     #[arg(long)]
     name: Option<String>,
@@ -96,7 +96,7 @@ pub(crate) struct Described {
     /// Its text with all options in it.
     pub(crate) text: String,
     /// Facts of a node.
-    facts: Option<Facts>,
+    pub(crate) facts: Option<Facts>,
     run_id: Option<String>,
 }
 
@@ -175,7 +175,7 @@ impl Describe {
     }
 
     /// Options as keys; those by name come last and win.
-    fn overrides(&self) -> Vec<String> {
+    pub(crate) fn overrides(&self) -> Vec<String> {
         let mut all = self.set.clone();
         // Quoted, so that a name such as 2024 stays a text.
         let quoted = |value: &String| format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""));
@@ -220,7 +220,7 @@ fn one(target: Target, args: &RunArgs) -> Result<u8, Stop> {
 }
 
 /// Writes the files, unless the directory is that of another system: its scripts would stay beside the new ones.
-fn write(run: &Run, files: &FileSet, folder: &Path) -> Result<(), Stop> {
+pub(crate) fn write(run: &Run, files: &FileSet, folder: &Path) -> Result<(), Stop> {
     let old = std::fs::read_to_string(folder.join("run.json")).ok();
     let old: Option<serde_json::Value> = old.and_then(|text| serde_json::from_str(&text).ok());
     let old = old.as_ref().and_then(|old| old.get("target")?.as_str());

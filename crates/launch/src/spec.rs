@@ -233,6 +233,8 @@ pub struct Kubernetes {
     pub namespace: Option<String>,
     /// Labels that nodes must have.
     pub node_selector: BTreeMap<String, String>,
+    /// Nodes by name (label `kubernetes.io/hostname`): only these are taken. `launch --ab` sets it for the second run.
+    pub hostnames: Vec<String>,
     /// Taints that are tolerated, as `key`, `key=value`, with `:Effect` behind.
     pub tolerations: Vec<String>,
     /// Secret of the registry.

@@ -30,6 +30,9 @@ pub struct Kubernetes {
     pub namespace: String,
     /// Labels of nodes.
     pub node_selector: BTreeMap<String, String>,
+    /// The only nodes that are taken, by the label `kubernetes.io/hostname`; empty: any that the selector allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostnames: Vec<String>,
     /// Taints.
     pub tolerations: Vec<Toleration>,
     /// Secret of the registry.
@@ -270,6 +273,7 @@ pub(super) fn kubernetes(
         context: given.context.clone(),
         namespace,
         node_selector,
+        hostnames: given.hostnames.clone(),
         tolerations: given.tolerations.iter().map(|text| toleration(text)).collect::<Result<_, _>>()?,
         pull_secret: given.pull_secret.clone(),
         cpu: given.cpu.clone().or_else(|| platform.cpu.clone()),
