@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Compare(crate::compare::CompareArgs),
     /// What a run should reach on a machine, which link binds, and whether its settings can work, before it is started.
     Plan(Box<crate::plan::PlanArgs>),
+    /// What in a launch file fails at once, or runs wrong without saying so: objects of Kubernetes, batch scripts, shell, variables.
+    Lint(crate::lint::LintArgs),
     /// What the numbers of a benchmark run mean: against references, the roofline, and the patterns of known faults.
     Judge(crate::judge::JudgeArgs),
     /// What went wrong, from logs: the first failure, its cause, the evidence, and the remedy.

@@ -11,6 +11,7 @@ mod explain;
 mod facts;
 mod judge;
 mod launch;
+mod lint;
 mod node;
 mod plan;
 mod progress;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Stack(args) }) => stack::main(&args),
         Ok(Cli { command: Command::Compare(args) }) => compare::main(&args),
         Ok(Cli { command: Command::Plan(args) }) => plan::main(&args),
+        Ok(Cli { command: Command::Lint(args) }) => lint::main(&args),
         Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),

@@ -1,5 +1,8 @@
 //! `expertrail render`.
 
+#[path = "render_setup.rs"]
+mod setup;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +36,12 @@ pub(crate) enum RenderCommand {
     Ssh(RunArgs),
     /// Each of the above that fits the description, in a directory of its own.
     All(RunArgs),
+    /// The NVIDIA driver's parameters for IBGDA: through the GPU Operator, or on a host.
+    DriverConfig(setup::DriverConfigArgs),
+    /// Numbered scripts that set a host up, each with its check.
+    HostSetup(setup::HostSetupArgs),
+    /// A Containerfile with the script that builds it.
+    Image(setup::ImageArgs),
 }
 
 /// Arguments of every target that runs something.
@@ -101,6 +110,9 @@ pub(crate) fn main(command: &RenderCommand) -> u8 {
         RenderCommand::Mpirun(args) => one(Target::Mpirun, args),
         RenderCommand::Ssh(args) => one(Target::Ssh, args),
         RenderCommand::All(args) => all(args),
+        RenderCommand::DriverConfig(args) => setup::driver_config(args),
+        RenderCommand::HostSetup(args) => setup::host_setup(args),
+        RenderCommand::Image(args) => setup::image(args),
     })
 }
 
@@ -233,10 +245,7 @@ fn summary(run: &Run, files: &FileSet, folder: &Path) -> String {
         run.gpus_per_node,
         run.engine.name()
     );
-    let _ = writeln!(text, "written to {}:", folder.display());
-    for file in &files.files {
-        let _ = writeln!(text, "  {}", file.path);
-    }
+    text.push_str(&written(files, folder));
     for note in &run.notes {
         let _ = writeln!(text, "note: {note}");
     }
@@ -255,6 +264,15 @@ fn summary(run: &Run, files: &FileSet, folder: &Path) -> String {
         );
     }
     let _ = writeln!(text, "next: expertrail launch {} (by hand: see README.txt there)", folder.display());
+    text
+}
+
+/// What was written where.
+fn written(files: &FileSet, folder: &Path) -> String {
+    let mut text = format!("written to {}:\n", folder.display());
+    for file in &files.files {
+        let _ = writeln!(text, "  {}", file.path);
+    }
     text
 }
 

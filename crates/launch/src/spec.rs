@@ -249,6 +249,8 @@ pub struct Kubernetes {
     pub allocatable_memory: Option<String>,
     /// Size of `/dev/shm`.
     pub shm: Option<String>,
+    /// Extended resource of the GPUs; empty for none (ranks on the CPU).
+    pub gpu_resource: Option<String>,
     /// Extended resource of the NICs; empty for none.
     pub rdma_resource: Option<String>,
     /// How many of it.

@@ -10,7 +10,7 @@ use super::kubectl::{Kubectl, KubectlError, Output};
 /// What kind of refusal it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::enum_variant_names)] // NoSuchKind is of Kubernetes, the enum of refusals
-pub(super) enum Kind {
+pub enum Kind {
     /// kubectl is not there or cannot be run.
     NoKubectl,
     /// No answer in time.
@@ -35,9 +35,11 @@ pub(super) enum Kind {
 
 /// Why something could not be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) kind: Kind,
-    pub(super) message: String,
+pub struct Refusal {
+    /// What kind it is.
+    pub kind: Kind,
+    /// What kubectl or the server said, for a person.
+    pub message: String,
 }
 
 impl Refusal {
@@ -46,21 +48,21 @@ impl Refusal {
     }
 
     /// The object, or its whole kind, is not there: an answer, not a failure to look.
-    pub(super) fn absent(&self) -> bool {
+    pub fn absent(&self) -> bool {
         matches!(self.kind, Kind::NotFound | Kind::NoSuchKind)
     }
 
     /// Nothing more can be asked of this cluster.
-    pub(super) fn fatal(&self) -> bool {
+    pub fn fatal(&self) -> bool {
         matches!(self.kind, Kind::NoKubectl | Kind::Unreachable | Kind::Unauthorized | Kind::NoContext)
     }
 }
 
 /// What was looked up, or why not.
-pub(super) type Look<T> = Result<T, Refusal>;
+pub type Look<T> = Result<T, Refusal>;
 
 /// kubectl for one context.
-pub(super) struct Client<'a> {
+pub struct Client<'a> {
     kubectl: &'a dyn Kubectl,
     context: Option<String>,
     /// The kubeconfig that calls use: typed commands must name it, too.
@@ -72,32 +74,35 @@ pub(super) struct Client<'a> {
 
 impl<'a> Client<'a> {
     /// Calls through `kubectl`, each at most `limit` long, all of them done at `until`.
-    pub(super) fn new(kubectl: &'a dyn Kubectl, until: Instant, limit: Duration, threads: usize) -> Self {
+    pub fn new(kubectl: &'a dyn Kubectl, until: Instant, limit: Duration, threads: usize) -> Self {
         Self { kubectl, context: None, kubeconfig: None, until, limit, threads: threads.max(1) }
     }
 
     /// Every later call names this context.
-    pub(super) fn set_context(&mut self, context: Option<String>) {
+    pub fn set_context(&mut self, context: Option<String>) {
         self.context = context;
     }
 
     /// Commands for a person name this kubeconfig.
-    pub(super) fn set_kubeconfig(&mut self, file: Option<&std::path::Path>) {
+    pub fn set_kubeconfig(&mut self, file: Option<&std::path::Path>) {
         self.kubeconfig = file.map(|file| file.to_string_lossy().into_owned());
     }
 
     /// ` --kubeconfig FILE`, or nothing.
-    pub(super) fn kubeconfig(&self) -> String {
+    pub fn kubeconfig(&self) -> String {
         self.kubeconfig.as_ref().map(|file| format!(" --kubeconfig {}", quoted(file))).unwrap_or_default()
     }
 
     /// Time that is left for all calls.
-    pub(super) fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
     /// Runs a call. Its exit status is left to the caller.
-    pub(super) fn raw(&self, args: &[&str]) -> Look<Output> {
+    ///
+    /// # Errors
+    /// When kubectl cannot be run or gives no answer in time.
+    pub fn raw(&self, args: &[&str]) -> Look<Output> {
         let limit = self.limit.min(self.left());
         if limit.is_zero() {
             return Err(Refusal::new(Kind::Deadline, "not asked: the time for the whole check was used up"));
@@ -106,24 +111,40 @@ impl<'a> Client<'a> {
     }
 
     /// As [`Client::raw`], also after the deadline: for what must not be left undone.
-    pub(super) fn raw_within(&self, args: &[&str], limit: Duration) -> Look<Output> {
-        let context = self.context.as_ref().map(|context| format!("--context={context}"));
-        let timeout = format!("--request-timeout={}s", limit.as_secs().max(1));
+    ///
+    /// # Errors
+    /// When kubectl cannot be run or gives no answer in time.
+    pub fn raw_within(&self, args: &[&str], limit: Duration) -> Look<Output> {
+        let (context, timeout) = self.common(limit);
         let mut all: Vec<&str> = context.as_deref().into_iter().collect();
         all.push(&timeout);
         all.extend(args);
-        self.kubectl.run(&all, limit).map_err(|error| {
-            let kind = match error {
-                KubectlError::Missing(_) | KubectlError::Start { .. } => Kind::NoKubectl,
-                KubectlError::Deadline { .. } => Kind::Deadline,
-                KubectlError::TooLong { .. } => Kind::Garbage,
-            };
-            Refusal::new(kind, error.to_string())
-        })
+        answered(self.kubectl.run(&all, limit))
+    }
+
+    /// As [`Client::raw_within`], with `input` as kubectl's standard input.
+    ///
+    /// # Errors
+    /// As [`Client::raw_within`].
+    pub fn raw_with(&self, args: &[&str], input: &[u8], limit: Duration) -> Look<Output> {
+        let (context, timeout) = self.common(limit);
+        let mut all: Vec<&str> = context.as_deref().into_iter().collect();
+        all.push(&timeout);
+        all.extend(args);
+        answered(self.kubectl.run_with(&all, input, limit))
+    }
+
+    /// Options that every call has.
+    fn common(&self, limit: Duration) -> (Option<String>, String) {
+        let context = self.context.as_ref().map(|context| format!("--context={context}"));
+        (context, format!("--request-timeout={}s", limit.as_secs().max(1)))
     }
 
     /// Standard output of a call that succeeds. Bytes that are not UTF-8 become U+FFFD.
-    pub(super) fn text(&self, args: &[&str]) -> Look<String> {
+    ///
+    /// # Errors
+    /// When it does not succeed.
+    pub fn text(&self, args: &[&str]) -> Look<String> {
         let output = self.raw(args)?;
         if output.code == Some(0) {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -132,7 +153,10 @@ impl<'a> Client<'a> {
     }
 
     /// As [`Client::text`], as JSON.
-    pub(super) fn json(&self, args: &[&str]) -> Look<Value> {
+    ///
+    /// # Errors
+    /// When it does not succeed or answers something else.
+    pub fn json(&self, args: &[&str]) -> Look<Value> {
         let output = self.raw(args)?;
         if output.code != Some(0) {
             return Err(understand(&output));
@@ -144,7 +168,10 @@ impl<'a> Client<'a> {
     }
 
     /// The objects of a list, each taken apart by `read`; one that is not understood is left out.
-    pub(super) fn list<T>(&self, args: &[&str], read: impl Fn(&Value) -> Option<T>) -> Look<Vec<T>> {
+    ///
+    /// # Errors
+    /// When it does not succeed or the answer is no list.
+    pub fn list<T>(&self, args: &[&str], read: impl Fn(&Value) -> Option<T>) -> Look<Vec<T>> {
         let value = self.json(args)?;
         if let Some(items) = value.get("items").and_then(Value::as_array) {
             Ok(items.iter().filter_map(read).collect())
@@ -155,7 +182,7 @@ impl<'a> Client<'a> {
     }
 
     /// `work` for each of `items`, a few at a time; results in their order.
-    pub(super) fn each<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    pub fn each<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
         let next = AtomicUsize::new(0);
         let worker = || {
             let mut done = Vec::new();
@@ -179,7 +206,7 @@ impl<'a> Client<'a> {
     }
 
     /// A command as it is typed for this cluster. `rest` follows `kubectl`.
-    pub(super) fn typed(&self, rest: &str) -> String {
+    pub fn typed(&self, rest: &str) -> String {
         let file = self.kubeconfig();
         match &self.context {
             Some(context) => format!("kubectl{file} --context {} {rest}", quoted(context)),
@@ -188,8 +215,20 @@ impl<'a> Client<'a> {
     }
 }
 
+/// The answer, or what kind of failure it is that there is none.
+fn answered(result: Result<Output, KubectlError>) -> Look<Output> {
+    result.map_err(|error| {
+        let kind = match error {
+            KubectlError::Missing(_) | KubectlError::Start { .. } => Kind::NoKubectl,
+            KubectlError::Deadline { .. } => Kind::Deadline,
+            KubectlError::TooLong { .. } => Kind::Garbage,
+        };
+        Refusal::new(kind, error.to_string())
+    })
+}
+
 /// What kubectl means by an error.
-pub(super) fn understand(output: &Output) -> Refusal {
+pub fn understand(output: &Output) -> Refusal {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let has = |parts: &[&str]| parts.iter().any(|part| stderr.contains(part));
     let kind = if has(&["does not exist", "context was not found"]) && has(&["context"]) {
@@ -233,7 +272,7 @@ pub(super) fn understand(output: &Output) -> Refusal {
 }
 
 /// Text of a cluster for a person: one line, without control characters or credentials of URLs, and not too long.
-pub(super) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     let mut out: String = text
         .chars()
         .take(400)
@@ -248,7 +287,7 @@ pub(super) fn clean(text: &str) -> String {
 }
 
 /// `https://user:secret@host` becomes `https://host`.
-pub(super) fn without_credentials(text: &str) -> String {
+pub fn without_credentials(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("://") {
@@ -264,7 +303,7 @@ pub(super) fn without_credentials(text: &str) -> String {
 }
 
 /// `text` as one word of a shell.
-pub(super) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._/:@=,+-".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()

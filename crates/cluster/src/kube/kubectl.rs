@@ -1,6 +1,6 @@
 //! Running `kubectl`: a process with a deadline and bounded output, or a stand-in for it in tests.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -66,6 +66,21 @@ pub trait Kubectl: Sync {
     /// # Errors
     /// When it cannot be run, does not end in time or writes too much. That it ends with an error of its own is an [`Output`].
     fn run(&self, args: &[&str], limit: Duration) -> Result<Output, KubectlError>;
+
+    /// As [`Kubectl::run`], with `input` as its standard input (`apply -f -`, `exec -i`).
+    ///
+    /// # Errors
+    /// As [`Kubectl::run`]; and always, where what stands for kubectl takes no input.
+    fn run_with(&self, args: &[&str], input: &[u8], limit: Duration) -> Result<Output, KubectlError> {
+        let _ = (input, limit);
+        Err(KubectlError::Start {
+            program: PathBuf::from("kubectl"),
+            error: std::io::Error::new(
+                ErrorKind::Unsupported,
+                format!("`{}` needs an input, and what stands for kubectl here takes none", words(args)),
+            ),
+        })
+    }
 }
 
 /// The real program.
@@ -91,14 +106,14 @@ impl Process {
         Self::new(named.into_iter().find(|name| !name.is_empty()).unwrap_or_else(|| "kubectl".into()))
     }
 
-    fn start(&self, args: &[&str]) -> Result<Child, KubectlError> {
+    fn start(&self, args: &[&str], input: Stdio) -> Result<Child, KubectlError> {
         let mut command = Command::new(&self.program);
         if let Some(file) = &self.kubeconfig {
             command.arg("--kubeconfig").arg(file);
         }
         // kubectl translates its messages; what is parsed here is the English.
         command.args(args).env("LC_ALL", "C").env("LANG", "C").env_remove("LANGUAGE");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Credential plugins are children of kubectl: the whole group ends at the deadline.
         command.process_group(0);
         command.spawn().map_err(|error| match error.kind() {
@@ -110,8 +125,26 @@ impl Process {
 
 impl Kubectl for Process {
     fn run(&self, args: &[&str], limit: Duration) -> Result<Output, KubectlError> {
+        self.attend(self.start(args, Stdio::null())?, args, limit)
+    }
+
+    fn run_with(&self, args: &[&str], input: &[u8], limit: Duration) -> Result<Output, KubectlError> {
+        let mut child = self.start(args, Stdio::piped())?;
+        let pipe = child.stdin.take();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // A kubectl that has ended does not take the rest: its own message says why.
+                let _ = pipe.map(|mut pipe| pipe.write_all(input));
+            });
+            self.attend(child, args, limit)
+        })
+    }
+}
+
+impl Process {
+    /// Waits for the end of `child`, and ends it at the limit.
+    fn attend(&self, mut child: Child, args: &[&str], limit: Duration) -> Result<Output, KubectlError> {
         let until = Instant::now() + limit;
-        let mut child = self.start(args)?;
         let stdout = reader(child.stdout.take(), self.output_limit);
         let stderr = reader(child.stderr.take(), self.output_limit.min(1 << 20));
         let mut pause = Duration::from_millis(1);

@@ -9,7 +9,7 @@
 
 mod access;
 mod capacity;
-mod client;
+pub mod client;
 mod gather;
 mod host;
 mod inside;
@@ -20,8 +20,9 @@ mod objects;
 mod operator;
 mod pods;
 mod report;
+pub mod rights;
 mod state;
-mod values;
+pub mod values;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,7 +1,7 @@
 //! Values as Kubernetes writes them: times and quantities.
 
 /// Seconds since 1970 of an RFC 3339 time in UTC (`2026-01-31T23:59:59Z`, with or without a fraction).
-pub(super) fn seconds(text: &str) -> Option<u64> {
+pub fn seconds(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix(['Z', 'z'])?.split_once(['T', 't'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
@@ -25,7 +25,7 @@ pub(super) fn seconds(text: &str) -> Option<u64> {
 }
 
 /// A quantity (`8`, `900Gi`, `158500m`, `1e3`) in whole units, rounded down.
-pub(super) fn quantity(text: &str) -> Option<u64> {
+pub fn quantity(text: &str) -> Option<u64> {
     const UNITS: [(&str, f64); 14] = [
         ("Ki", 1024.0),
         ("Mi", 1_048_576.0),
@@ -55,7 +55,7 @@ pub(super) fn quantity(text: &str) -> Option<u64> {
 }
 
 /// `PT` of seconds for people: `45 s`, `12 min`, `3 h`, `2 d`.
-pub(super) fn age(seconds: u64) -> String {
+pub fn age(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=7_199 => format!("{} min", seconds / 60),

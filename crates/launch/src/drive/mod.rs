@@ -3,6 +3,7 @@
 pub mod command;
 mod files;
 pub mod follow;
+pub mod kube;
 pub mod launch;
 pub mod process;
 pub mod slurm;

@@ -4,6 +4,7 @@ pub mod driver_config;
 pub mod host_setup;
 pub mod image;
 pub mod k8s_job;
+mod kube;
 pub mod mpijob;
 mod script;
 pub mod shell;
@@ -36,11 +37,10 @@ pub fn run(run: &Run) -> Result<FileSet, RenderError> {
     let mut files = FileSet::default();
     files.text("run.json", run.to_json()?);
     files.extend(match run.target {
+        Target::K8sJob => k8s_job::render(run)?,
+        Target::Mpijob => mpijob::render(run)?,
         Target::Slurm => slurm::render(run)?,
         Target::Torchrun | Target::Mpirun | Target::Ssh => shell::render(run)?,
-        Target::K8sJob | Target::Mpijob => {
-            return Err(RenderError::Unfit(format!("target {} is not built yet", run.target.name())));
-        }
     });
     Ok(files)
 }
