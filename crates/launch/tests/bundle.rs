@@ -49,9 +49,12 @@ fn failed() -> (tempfile::TempDir, PathBuf, Launched) {
          [env]\nMY_TOKEN = \"{token}\"\n[hosts]\nnames = [\"gpu-1\", \"gpu-2\"]\n"
     );
     let (root, folder) = rendered_with(&description);
-    std::fs::write(folder.join("manifest.yaml"), format!("env:\n- name: MY_TOKEN\n  value: {token}\n")).unwrap();
+    std::fs::write(folder.join("manifest.yaml"), format!("env:\n- name: MY_TOKEN\n  value: {token}\n"))
+        .unwrap();
     let mut log = Vec::new();
-    let facts = format!(r#"{{"node":{{"value":"gpu-1"}},"environment":{{"variables":{{"AWS_SECRET_ACCESS_KEY":"{key}"}}}}}}"#);
+    let facts = format!(
+        r#"{{"node":{{"value":"gpu-1"}},"environment":{{"variables":{{"AWS_SECRET_ACCESS_KEY":"{key}"}}}}}}"#
+    );
     frame::write("facts/node-0.json", facts.as_bytes(), &mut log).unwrap();
     let findings = r#"{"node":"gpu-1","findings":[{"id":"P040","status":"fail","title":"<GPUs>","observed":"0 & none"},{"id":"P001","status":"pass","title":"x","observed":"y"}]}"#;
     frame::write("findings/node-0.json", findings.as_bytes(), &mut log).unwrap();
@@ -67,7 +70,10 @@ fn failed() -> (tempfile::TempDir, PathBuf, Launched) {
     let reason = format!("pod x-1: could not log in with {token}");
     let mut fake = Fake {
         logs: vec![("x-0/worker".to_owned(), log)],
-        state: vec![("pods.json".to_owned(), pods.into_bytes()), ("events.txt".to_owned(), format!("HF_TOKEN={hf}\n").into_bytes())],
+        state: vec![
+            ("pods.json".to_owned(), pods.into_bytes()),
+            ("events.txt".to_owned(), format!("HF_TOKEN={hf}\n").into_bytes()),
+        ],
         files: vec![
             ("collected/node-1/config.json".to_owned(), pull.into_bytes()),
             ("../../escape".to_owned(), b"x".to_vec()),
@@ -94,7 +100,10 @@ fn no_planted_secret_is_in_any_file() {
     assert!(!root.path().join("escape").exists() && !bundle.join("escape").exists());
     // What is no secret stays.
     let log = std::fs::read_to_string(bundle.join("logs/x-0_worker.log")).unwrap();
-    assert!(log.starts_with("before\n") && log.ends_with("after\n") && !log.contains("::expertrail-file"), "{log}");
+    assert!(
+        log.starts_with("before\n") && log.ends_with("after\n") && !log.contains("::expertrail-file"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -123,7 +132,10 @@ fn the_parts_are_in_their_places_and_the_missing_are_named() {
     assert_eq!(node.checks.as_ref().unwrap()["pass"], 1);
     assert!(!outcome.per_node[1].facts && outcome.per_node[1].checks.is_none());
     let missing: Vec<&str> = outcome.missing.iter().map(|one| one.what.as_str()).collect();
-    assert!(missing.contains(&"facts/node-1.json") && missing.contains(&"findings/node-1.json"), "{missing:?}");
+    assert!(
+        missing.contains(&"facts/node-1.json") && missing.contains(&"findings/node-1.json"),
+        "{missing:?}"
+    );
     assert_eq!(launched.code, 1);
 }
 
@@ -149,16 +161,21 @@ fn the_page_is_well_formed_and_loads_nothing() {
     for word in ["<script", "http://", "https://", "src=", "@import", "url("] {
         assert!(!html.contains(word), "{word}");
     }
-    for word in ["&lt;GPUs&gt;", "0 &amp; none", "What is missing", "FAIL", "facts/node-1.json", "default-src 'none'"] {
+    for word in
+        ["&lt;GPUs&gt;", "0 &amp; none", "What is missing", "FAIL", "facts/node-1.json", "default-src 'none'"]
+    {
         assert!(html.contains(word), "{word}");
     }
 }
 
 #[test]
 fn logs_of_two_attempts_do_not_overwrite_each_other() {
-    let (_root, folder) = rendered_with("name = \"a\"\nengine = \"command\"\ncommand = [\"x\"]\npreflight = \"off\"\nnodes = 1\n[hosts]\nnames = [\"h\"]\n");
+    let (_root, folder) = rendered_with(
+        "name = \"a\"\nengine = \"command\"\ncommand = [\"x\"]\npreflight = \"off\"\nnodes = 1\n[hosts]\nnames = [\"h\"]\n",
+    );
     let log = |text: &str| ("x-0".to_owned(), text.as_bytes().to_vec());
-    let mut fake = Fake { logs: vec![log("one\n"), log("two\n"), log("one\n")], ..Fake::ending(Ending::Succeeded) };
+    let mut fake =
+        Fake { logs: vec![log("one\n"), log("two\n"), log("one\n")], ..Fake::ending(Ending::Succeeded) };
     let bundle = go(&mut fake, &folder).bundle.unwrap();
     let read = |name: &str| std::fs::read_to_string(bundle.join("logs").join(name)).unwrap();
     assert_eq!([read("x-0.log"), read("x-0.2.log")], ["one\n", "two\n"]);
@@ -217,7 +234,9 @@ fn the_text_of_a_comparison_has_answer_evidence_and_differences() {
     let a = side("A", "succeeded", 0, None, true);
     let b = side("B", "failed", 1, Some("nvshmem-rc-layout-mismatch"), true);
     let text = ab::text(&ab::decide(&["image".to_owned()], vec![difference], a, b));
-    for word in ["SOFTWARE LAYER", "image: A x:1, B not set", "nvshmem-rc-layout-mismatch", "expertrail stack"] {
+    for word in
+        ["SOFTWARE LAYER", "image: A x:1, B not set", "nvshmem-rc-layout-mismatch", "expertrail stack"]
+    {
         assert!(text.contains(word), "{word}: {text}");
     }
 }

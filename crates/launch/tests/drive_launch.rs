@@ -40,7 +40,10 @@ fn every_ending_has_its_exit_code_and_everything_is_collected_and_removed() {
         assert_eq!(launched.code, code, "{ending:?}");
         assert_eq!(fake.calls, ["ready", "start", "watch", "collect", "clean"], "{ending:?}");
         let outcome = written(&launched);
-        assert_eq!((outcome.exit_code, outcome.ending.kind.as_str(), outcome.cleaned), (code, kind, Some(true)));
+        assert_eq!(
+            (outcome.exit_code, outcome.ending.kind.as_str(), outcome.cleaned),
+            (code, kind, Some(true))
+        );
         assert_eq!(launched.bundle.unwrap(), folder.join("results/1"));
     }
 }
@@ -69,7 +72,7 @@ fn a_collection_that_fails_is_said_and_the_run_is_removed_all_the_same() {
     let (_root, folder) = rendered();
     let mut fake = Fake { fail: Some(Phase::Collect), ..Fake::ending(Ending::Succeeded) };
     let launched = go(&mut fake, &Keys::default(), &folder).unwrap();
-    assert_eq!(fake.calls.last().unwrap(), "clean");
+    assert_eq!(fake.calls.last(), Some(&"clean"));
     let outcome = written(&launched);
     assert!(outcome.missing.iter().any(|one| one.what == "logs" && one.why.contains("the disk is full")));
 }
@@ -81,7 +84,12 @@ fn a_run_that_cannot_be_removed_is_no_pass() {
     let launched = go(&mut fake, &Keys::default(), &folder).unwrap();
     let outcome = written(&launched);
     assert_eq!((launched.code, outcome.cleaned), (4, Some(false)));
-    assert!(outcome.events.iter().any(|event| event.kind == "warning" && event.text.contains("kubectl delete job")));
+    assert!(
+        outcome
+            .events
+            .iter()
+            .any(|event| event.kind == "warning" && event.text.contains("kubectl delete job"))
+    );
     // A failure keeps its own code.
     let failed = Ending::Failed { reason: "x".to_owned(), code: Some(1) };
     let mut fake = Fake { fail: Some(Phase::Clean), ..Fake::ending(failed) };
@@ -136,14 +144,22 @@ fn a_rank_that_failed_is_no_success_whatever_the_system_says() {
         );
         (format!("exit/rank-{rank}.json"), text.into_bytes())
     };
-    let files =
-        vec![record(0, 0, 30.0, false), record(3, 143, 9.0, true), record(9, 7, 20.5, false), record(8, 1, 21.0, false)];
+    let files = vec![
+        record(0, 0, 30.0, false),
+        record(3, 143, 9.0, true),
+        record(9, 7, 20.5, false),
+        record(8, 1, 21.0, false),
+    ];
     let mut fake = Fake { files, ..Fake::ending(Ending::Succeeded) };
     let launched = go(&mut fake, &Keys::default(), &folder).unwrap();
     let outcome = written(&launched);
     assert_eq!((launched.code, outcome.ending.kind.as_str(), outcome.ending.code), (1, "failed", Some(7)));
     // Rank 3 was earlier, and was stopped by its worker.
-    assert!(outcome.ending.reason.starts_with("rank 9 on gpu-2 ended with exit code 7 after 20.5 s"), "{}", outcome.ending.reason);
+    assert!(
+        outcome.ending.reason.starts_with("rank 9 on gpu-2 ended with exit code 7 after 20.5 s"),
+        "{}",
+        outcome.ending.reason
+    );
 }
 
 /// A benchmark without its result was not measured: 3, and the file is named.
@@ -153,7 +169,11 @@ fn a_success_without_its_result_is_no_pass() {
     let launched = go(&mut Fake::ending(Ending::Succeeded), &Keys::default(), &folder).unwrap();
     assert_eq!(launched.code, 3);
     let outcome = written(&launched);
-    assert!(outcome.missing.iter().any(|one| one.what.contains("result-intranode.json")), "{:?}", outcome.missing);
+    assert!(
+        outcome.missing.iter().any(|one| one.what.contains("result-intranode.json")),
+        "{:?}",
+        outcome.missing
+    );
     let nodes: Vec<bool> = outcome.per_node.iter().map(|node| node.facts).collect();
     assert_eq!(nodes, [false]);
 }
@@ -167,8 +187,13 @@ fn results_count_up_and_a_named_directory_is_never_overwritten() {
     }
     let run = launch::read(&folder).unwrap();
     let taken = folder.join("results/2");
-    let plan =
-        Plan { run: &run, folder: &folder, bundle: Some(&taken), timeout: Duration::from_secs(1), keep: true };
+    let plan = Plan {
+        run: &run,
+        folder: &folder,
+        bundle: Some(&taken),
+        timeout: Duration::from_secs(1),
+        keep: true,
+    };
     let mut fake = Fake::ending(Ending::Succeeded);
     let error = launch::run(&mut fake, &plan, &mut Silent::default(), &Keys::default()).unwrap_err();
     assert!(matches!(&error, DriveError::Refused(text) if text.contains("never overwritten")), "{error}");
@@ -178,7 +203,7 @@ fn results_count_up_and_a_named_directory_is_never_overwritten() {
     let plan = Plan { bundle: Some(&new), ..plan };
     let launched = launch::run(&mut fake, &plan, &mut Silent::default(), &Keys::default()).unwrap();
     assert_eq!(written(&launched).cleaned, None);
-    assert!(!fake.calls.contains(&"clean".to_owned()));
+    assert!(!fake.calls.contains(&"clean"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use expertrail_launch::spec::Spec;
 
 /// A part of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     Ready,
     Start,
     Watch,
@@ -23,10 +23,10 @@ pub enum Phase {
 
 /// Ctrl-C, counted.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(Rc<Cell<usize>>);
+pub(crate) struct Keys(Rc<Cell<usize>>);
 
 impl Keys {
-    pub fn press(&self) {
+    pub(crate) fn press(&self) {
         self.0.set(self.0.get() + 1);
     }
 }
@@ -43,7 +43,7 @@ impl Stop for Keys {
 
 /// Nobody looks.
 #[derive(Default)]
-pub struct Silent(pub Vec<Event>);
+pub(crate) struct Silent(pub(crate) Vec<Event>);
 
 impl Show for Silent {
     fn show(&mut self, event: Event) {
@@ -52,19 +52,19 @@ impl Show for Silent {
 }
 
 /// The system.
-pub struct Fake {
-    pub ending: Ending,
-    pub fail: Option<Phase>,
-    pub press: Vec<(Phase, Keys)>,
-    pub logs: Vec<(String, Vec<u8>)>,
-    pub state: Vec<(String, Vec<u8>)>,
-    pub files: Vec<(String, Vec<u8>)>,
-    pub hosts: Vec<String>,
-    pub calls: Vec<String>,
+pub(crate) struct Fake {
+    pub(crate) ending: Ending,
+    pub(crate) fail: Option<Phase>,
+    pub(crate) press: Vec<(Phase, Keys)>,
+    pub(crate) logs: Vec<(String, Vec<u8>)>,
+    pub(crate) state: Vec<(String, Vec<u8>)>,
+    pub(crate) files: Vec<(String, Vec<u8>)>,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) calls: Vec<&'static str>,
 }
 
 impl Fake {
-    pub fn ending(ending: Ending) -> Self {
+    pub(crate) fn ending(ending: Ending) -> Self {
         let log = |name: &str| (name.to_owned(), b"a line\n".to_vec());
         Self {
             ending,
@@ -78,8 +78,8 @@ impl Fake {
         }
     }
 
-    fn enter(&mut self, phase: Phase, name: &str) -> bool {
-        self.calls.push(name.to_owned());
+    fn enter(&mut self, phase: Phase, name: &'static str) -> bool {
+        self.calls.push(name);
         for (at, keys) in &self.press {
             if *at == phase {
                 keys.press();
@@ -156,14 +156,14 @@ impl System for Fake {
 }
 
 /// A rendered directory of a command on two nodes.
-pub fn rendered() -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn rendered() -> (tempfile::TempDir, PathBuf) {
     rendered_with(
         "name = \"a\"\nengine = \"command\"\ncommand = [\"true\"]\npreflight = \"off\"\ngpus_per_node = 2\n[hosts]\nnames = [\"gpu-1\", \"gpu-2\"]\n",
     )
 }
 
 /// A rendered directory of any description, for mpirun.
-pub fn rendered_with(text: &str) -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn rendered_with(text: &str) -> (tempfile::TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("run");
     let spec = Spec::parse("run.toml", text, &[]).unwrap();
