@@ -48,6 +48,8 @@ pub(crate) enum Command {
     /// What runs inside a job, started by launch files.
     #[command(name = expertrail_launch::worker::SUBCOMMAND, subcommand, hide = true)]
     Worker(crate::worker::WorkerCommand),
+    /// What a shell needs to complete this program's words.
+    Completion(crate::completion::CompletionArgs),
     /// Run one task that may hang or crash, for the command that started this.
     #[command(name = expertrail_cluster::isolate::SUBCOMMAND, hide = true)]
     Isolated,

@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod check_kube;
 mod compare;
+mod completion;
 mod diagnose;
 mod explain;
 mod facts;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Launch(args) }) => launch::main(&args),
         Ok(Cli { command: Command::Render(command) }) => render::main(&command),
         Ok(Cli { command: Command::Worker(command) }) => worker::main(command),
+        Ok(Cli { command: Command::Completion(args) }) => completion::main(&args),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.
