@@ -38,6 +38,14 @@ pub(crate) enum Command {
     Diagnose(crate::diagnose::DiagnoseArgs),
     /// What a cause is: how it works, its signs, the remedy, the sources.
     Explain(crate::explain::ExplainArgs),
+    /// What there is of a run in a Kubernetes cluster, and how it stands.
+    Status(crate::runs::StatusArgs),
+    /// Logs of a run in a Kubernetes cluster.
+    Logs(crate::runs::LogsArgs),
+    /// Remove everything of a run from a Kubernetes cluster: by its label, in its namespace, and nothing else.
+    Clean(crate::runs::CleanArgs),
+    /// Print the Kubernetes rights that a launch needs, as Roles to apply.
+    Rbac(crate::runs::RbacArgs),
     /// Run one task that may hang or crash, for the command that started this.
     #[command(name = expertrail_cluster::isolate::SUBCOMMAND, hide = true)]
     Isolated,

@@ -13,6 +13,7 @@ mod judge;
 mod node;
 mod plan;
 mod progress;
+mod runs;
 mod stack;
 mod topo;
 
@@ -34,6 +35,10 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
+        Ok(Cli { command: Command::Status(args) }) => runs::status(&args),
+        Ok(Cli { command: Command::Logs(args) }) => runs::logs(&args),
+        Ok(Cli { command: Command::Clean(args) }) => runs::clean(&args),
+        Ok(Cli { command: Command::Rbac(args) }) => runs::rbac(&args),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.
