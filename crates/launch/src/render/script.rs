@@ -119,8 +119,9 @@ pub(super) fn head(run: &Run, shell: &str, use_it: &[&str]) -> String {
         "Written by `expertrail render {}`: change run.toml and render again rather than this file.",
         run.target.name()
     ));
-    // Functions are called by `step` and `trap`, values with commas are words of arrays, and what follows `&&` and `||` is meant so.
-    format!("#!{shell}\n{}# shellcheck disable=SC2015,SC2029,SC2054,SC2317\n", comment(&lines))
+    // Functions are called by `step` and `trap`, values with commas are words of arrays, what follows `&&` and `||` is meant so, a `$`
+    // in quotes is for another shell or for none, and not every run uses every directory.
+    format!("#!{shell}\n{}# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317\n", comment(&lines))
 }
 
 /// `export` lines, each under its reason.

@@ -60,11 +60,7 @@ fn script(run: &Run) -> String {
     text.push_str(&supervision(run.timeout_s));
     text.push('\n');
     text.push_str(&hosts::directory(run));
-    let _ = writeln!(
-        text,
-        "# shellcheck disable=SC2034 # not every run has files of its own\nfiles=$dir binary={}",
-        quote(&run.hosts.binary)
-    );
+    let _ = writeln!(text, "files=$dir binary={}", quote(&run.hosts.binary));
     text.push_str(&identity(run));
     text.push_str(&outputs());
     text.push_str(&exports(run));

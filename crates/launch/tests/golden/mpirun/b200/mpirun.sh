@@ -2,7 +2,7 @@
 # Run bringup-59468b: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=bringup-59468b
@@ -51,7 +51,6 @@ finish() {
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
 cd "$dir" && grep -q '"id": "bringup-59468b"' run.json || fail 4 "$dir has no run.json of bringup-59468b: the files of the run must lie there"
-# shellcheck disable=SC2034 # not every run has files of its own
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do

@@ -2,7 +2,7 @@
 # Run bringup-fd0c01: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file.
 # Written by `expertrail render torchrun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=bringup-fd0c01
@@ -51,7 +51,6 @@ finish() {
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
 cd "$dir" && grep -q '"id": "bringup-fd0c01"' run.json || fail 4 "$dir has no run.json of bringup-fd0c01: the files of the run must lie there"
-# shellcheck disable=SC2034 # not every run has files of its own
 files=$dir binary=expertrail
 # hosts.names, the first has rank 0.
 hosts=(gpu-a gpu-b)

@@ -2,7 +2,7 @@
 # Run dsv32-1ccfe5: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
 # Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file.
 # Written by `expertrail render torchrun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=dsv32-1ccfe5
@@ -51,7 +51,6 @@ finish() {
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
 cd "$dir" && grep -q '"id": "dsv32-1ccfe5"' run.json || fail 4 "$dir has no run.json of dsv32-1ccfe5: the files of the run must lie there"
-# shellcheck disable=SC2034 # not every run has files of its own
 files=$dir binary=expertrail
 [ -n "${MASTER_ADDR:-}" ] || fail 2 "set MASTER_ADDR to an address of the first node that all nodes reach (or hosts.names in run.toml)"
 case ${NODE_RANK:-} in
