@@ -183,8 +183,8 @@ fn torchrun_gives_a_failing_ranks_code() {
     let folder = tempfile::tempdir().unwrap();
     let description = description(r#"command = ["sh", "-c", "[ $RANK != 1 ] || exit 7"]"#);
     rendered(folder.path(), "torchrun", &description);
-    let said = expect(&script(folder.path(), "torchrun.sh", &[], &[("NODE_RANK", "0")]).output().unwrap(), 1);
-    assert!(said.contains("step command: exit code 1"), "{said}");
+    let said = expect(&script(folder.path(), "torchrun.sh", &[], &[("NODE_RANK", "0")]).output().unwrap(), 7);
+    assert!(said.contains("the first to fail was rank 1, with exit code 7"), "{said}");
     let exit = fs::read_to_string(folder.path().join("out/exit/rank-1.json")).unwrap();
     assert!(exit.contains("\"code\": 7"), "{exit}");
 }

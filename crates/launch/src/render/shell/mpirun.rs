@@ -36,7 +36,7 @@ fn script(run: &Run) -> String {
         ],
     );
     let _ = writeln!(text, "set -uo pipefail\n\nrun_id={}", run.id);
-    text.push_str(&supervision(run.timeout_s));
+    text.push_str(&supervision(run));
     text.push('\n');
     text.push_str(&hosts::directory(run));
     let _ = writeln!(text, "files=$dir binary={}", quote(&run.hosts.binary));
@@ -104,7 +104,7 @@ fn ranks(run: &Run, step: &Step) -> String {
     let mut text = contract(run, step);
     let _ = writeln!(
         text,
-        "step {name} kept {name} \"${{mpi[@]}}\" {} \\\n    {} \\\n    || echo \"step {name} failed: see: expertrail diagnose $out/logs\"",
+        "ranks {name} kept {name} \"${{mpi[@]}}\" {} \\\n    {}",
         processes(step.nodes, per_node(run, step)),
         lines(&words, "    "),
         name = step.name,
