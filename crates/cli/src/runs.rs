@@ -13,7 +13,7 @@ use expertrail_cluster::kube::Process;
 use expertrail_cluster::kube::rights::Subject;
 use expertrail_launch::drive::kube::{self, Place, RealClock, Site, Uses, Which};
 use expertrail_launch::drive::{DriveError, Event, Show};
-use expertrail_launch::run::{self, Run, Target};
+use expertrail_launch::run::{self, Run};
 use expertrail_launch::spec::Spec;
 
 use crate::node::{Stop, finish, print};

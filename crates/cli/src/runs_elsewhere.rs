@@ -71,7 +71,8 @@ pub(super) fn logs(one: &Elsewhere, all: bool) -> Result<u8, Stop> {
         name.starts_with(&one.run.id) || name.ends_with("rank0.log") || name.ends_with("node0.log")
     };
     for file in files.iter().filter(|file| all || first(file)) {
-        let text = std::fs::read(file).map_err(|error| Stop::access(format!("cannot read {}: {error}", file.display())))?;
+        let text = std::fs::read(file)
+            .map_err(|error| Stop::access(format!("cannot read {}: {error}", file.display())))?;
         print(&format!("==> {} <==\n{}", file.display(), String::from_utf8_lossy(&text)))?;
     }
     Ok(0)

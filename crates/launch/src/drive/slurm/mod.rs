@@ -131,14 +131,19 @@ impl<'a> Slurm<'a> {
     pub fn logs(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = Vec::new();
         let list = |folder: &Path| -> Vec<PathBuf> {
-            let entries = std::fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()));
+            let entries =
+                std::fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()));
             entries.map(Iterator::collect).unwrap_or_default()
         };
         let named = |path: &PathBuf, start: &str| {
             path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(start))
         };
         let own = list(&self.folder);
-        found.extend(own.iter().filter(|path| named(path, &self.run.id) && path.extension().is_some_and(|e| e == "log")).cloned());
+        found.extend(
+            own.iter()
+                .filter(|path| named(path, &self.run.id) && path.extension().is_some_and(|e| e == "log"))
+                .cloned(),
+        );
         for job in own.iter().filter(|path| named(path, "job-")) {
             found.extend(list(&job.join("logs")));
         }
