@@ -1,5 +1,8 @@
 //! `expertrail worker`: what runs inside a job. Started by launch files, not by hand.
 
+// Docs of arguments are the help that is shown.
+#![allow(clippy::doc_markdown)]
+
 use std::path::PathBuf;
 use std::time::Duration;
 

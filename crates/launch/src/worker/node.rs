@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use expertrail_cluster::check::{self, Report, Target};
 use expertrail_cluster::facts::Facts;
 use expertrail_cluster::profile::Profile;
-use expertrail_group::spawn::{Crew, End, Outcome};
+use expertrail_group::spawn::{Crew, End, Outcome, RankExit};
 
 use super::identity::{self, Master, NodeRank};
 use super::pins::{self, Pins, Wanted};
@@ -229,10 +229,11 @@ impl Placed<'_> {
         let node = self.node;
         for result in &outcome.ranks {
             let (rank, after) = (result.rank, result.after.as_secs_f64());
-            let ended = match result.exit.is_success() || exits::words(result.exit).starts_with("exit") {
-                true => format!("ended with {}", exits::words(result.exit)),
-                false => format!("was {}", exits::words(result.exit)),
+            let verb = match result.exit {
+                RankExit::Code(_) => "ended with",
+                RankExit::Signal(_) => "was",
             };
+            let ended = format!("{verb} {}", exits::words(result.exit));
             let stopped = if result.stopped { " (stopped by the worker)" } else { "" };
             say(&format!("node {node}: rank {rank} {ended} after {after:.1} s{stopped}"));
             let exit = exits::Exit::new(result, Some(node), &self.host);

@@ -15,7 +15,7 @@ use super::pins::{self, Pins, Wanted};
 use super::store::Store;
 use super::variables::{self, Member, Setting};
 use super::words::Place;
-use super::{Contract, EXEC, SUBCOMMAND, WorkerError, exits, identity, node, say, text};
+use super::{Contract, EXEC, SUBCOMMAND, WorkerError, exits, identity, node, say};
 
 /// Everything that `worker rank` is told.
 #[derive(Clone, Debug)]
@@ -126,15 +126,8 @@ fn announce(found: &Launched, settings: &[Setting], site: &Site<'_>) {
             found.rank, found.by
         ));
     }
-    if text(site.vars, "SLURM_JOB_ID").is_some() || found.shape.nodes > 1 {
-        say(&format!(
-            "{node} of {}: {} of {} by {}",
-            found.shape.nodes,
-            found.rank,
-            found.shape.world(),
-            found.by
-        ));
-    }
+    let (shape, by) = (found.shape, found.by);
+    say(&format!("{node} of {}: its ranks of {} were started by {by}", shape.nodes, shape.world()));
 }
 
 fn set(command: &mut Command, settings: Vec<Setting>) {

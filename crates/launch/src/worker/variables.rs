@@ -69,7 +69,7 @@ pub fn notes(members: &[Vec<Setting>], contract: Contract, vars: Lookup<'_>) -> 
     for (name, value) in first {
         let Some(old) = text(vars, name) else { continue };
         let all = || members.iter().flatten().filter(|(known, _)| known == name).map(|(_, value)| value);
-        if all().all(|value| value.as_deref() == Some(old.as_str())) && *name != "NVSHMEM_HCA_LIST" {
+        if all().all(|value| value.as_deref() == Some(old.as_str())) {
             continue;
         }
         let old = clip(&old);

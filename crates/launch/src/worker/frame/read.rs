@@ -186,12 +186,11 @@ impl Reader {
         });
         parts.last = line;
         // A log that is read again after a cut has lines twice.
-        match parts.texts.get(&frame.part) {
-            Some(known) => parts.conflict |= *known != frame.bytes,
-            None => {
-                self.bytes += frame.bytes.len();
-                parts.texts.insert(frame.part, frame.bytes.clone());
-            }
+        if let Some(known) = parts.texts.get(&frame.part) {
+            parts.conflict |= *known != frame.bytes;
+        } else {
+            self.bytes += frame.bytes.len();
+            parts.texts.insert(frame.part, frame.bytes.clone());
         }
     }
 

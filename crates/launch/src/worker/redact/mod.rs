@@ -67,7 +67,16 @@ fn blank(value: &mut Value, sort: Sort) {
         Value::Array(all) => all.iter_mut().for_each(|one| blank(one, sort)),
         // A reference to a secret: {"secretKeyRef": {"name": "deepep-pull", "key": "token"}} names things, and keeps its names.
         Value::Object(map) if sort == Sort::Unless => map.values_mut().for_each(redact_json),
-        Value::Object(map) => map.values_mut().for_each(|one| blank(one, sort)),
+        Value::Object(map) => {
+            for (key, one) in map.iter_mut() {
+                // A volume's {"secret": {"secretName": "x"}}: what names a secret does not tell it.
+                let names = matches!(
+                    key.as_str(),
+                    "apiVersion" | "kind" | "metadata" | "name" | "namespace" | "secretName" | "optional"
+                );
+                if names { redact_json(one) } else { blank(one, sort) }
+            }
+        }
         Value::Number(_) | Value::Bool(_) | Value::Null => {}
     }
 }

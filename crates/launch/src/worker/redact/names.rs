@@ -103,10 +103,9 @@ fn words(name: &str) -> Vec<String> {
     let mut word = String::new();
     let mut small = false;
     for c in name.chars() {
-        if !c.is_ascii_alphanumeric() || c.is_ascii_uppercase() && small {
-            if !word.is_empty() {
-                words.push(std::mem::take(&mut word));
-            }
+        let ends = !c.is_ascii_alphanumeric() || c.is_ascii_uppercase() && small;
+        if ends && !word.is_empty() {
+            words.push(std::mem::take(&mut word));
         }
         if c.is_ascii_alphanumeric() {
             word.push(c.to_ascii_uppercase());

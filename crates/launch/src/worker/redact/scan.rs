@@ -89,7 +89,8 @@ impl Scanner {
                 Sort::Unless => {
                     let loud = !name.bytes().any(|byte| byte.is_ascii_lowercase());
                     let counted = !loud || name.to_ascii_uppercase().ends_with("TOKENS");
-                    !(number && counted) && !matches!(text, "true" | "false" | "null")
+                    let harmless = number && counted || matches!(text, "true" | "false" | "null");
+                    !harmless
                 }
             };
             if wanted && !text.is_empty() && text != REDACTED {
