@@ -48,6 +48,16 @@ pub(crate) enum Command {
     /// What runs inside a job, started by launch files.
     #[command(name = expertrail_launch::worker::SUBCOMMAND, subcommand, hide = true)]
     Worker(crate::worker::WorkerCommand),
+    /// What a shell needs to complete this program's words.
+    Completion(crate::completion::CompletionArgs),
+    /// What there is of a run in a Kubernetes cluster, and how it stands.
+    Status(crate::runs::StatusArgs),
+    /// Logs of a run in a Kubernetes cluster.
+    Logs(crate::runs::LogsArgs),
+    /// Remove everything of a run from a Kubernetes cluster: by its label, in its namespace, and nothing else.
+    Clean(crate::runs::CleanArgs),
+    /// Print the Kubernetes rights that a launch needs, as Roles to apply.
+    Rbac(crate::runs::RbacArgs),
     /// Run one task that may hang or crash, for the command that started this.
     #[command(name = expertrail_cluster::isolate::SUBCOMMAND, hide = true)]
     Isolated,

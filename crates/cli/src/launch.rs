@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use clap::Args;
 use expertrail_cluster::diagnose;
+use expertrail_cluster::kube::Process;
 use expertrail_launch::bundle::launch_files;
 use expertrail_launch::drive::command::SearchPath;
+use expertrail_launch::drive::kube::{self, KubeSystem, RealClock};
 use expertrail_launch::drive::launch::{self, Launched, Plan};
 use expertrail_launch::drive::process::Hosts;
 use expertrail_launch::drive::slurm::Slurm;
 use expertrail_launch::drive::{DriveError, System};
 use expertrail_launch::run::{self, Run, Target};
 
-use crate::node::{Stop, finish, print};
+use crate::node::{Stop, finish, itself, print};
 use crate::render::{Describe, write};
 use screen::{Keyboard, Screen};
 
@@ -205,9 +207,14 @@ fn with_system<T>(
             hosts.copy = args.copy;
             act(&mut hosts)
         }
-        Target::K8sJob | Target::Mpijob => Err(Stop::usage(
-            "launching on Kubernetes is not wired yet; what works: kubectl apply -f of the rendered files, or target slurm, mpirun, ssh",
-        )),
+        Target::K8sJob | Target::Mpijob => {
+            let binary = itself().ok_or_else(|| Stop::access("this program's own file cannot be found"))?;
+            let mut options = kube::Options::new(binary);
+            options.context.clone_from(&args.context);
+            options.namespace.clone_from(&args.namespace);
+            let kubectl = Process::from_env();
+            act(&mut KubeSystem::new(&kubectl, &RealClock, &one.run, &one.folder, options))
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod check_kube;
 mod compare;
+mod completion;
 mod diagnose;
 mod explain;
 mod facts;
@@ -16,6 +17,7 @@ mod node;
 mod plan;
 mod progress;
 mod render;
+mod runs;
 mod stack;
 mod topo;
 mod worker;
@@ -42,6 +44,11 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Launch(args) }) => launch::main(&args),
         Ok(Cli { command: Command::Render(command) }) => render::main(&command),
         Ok(Cli { command: Command::Worker(command) }) => worker::main(command),
+        Ok(Cli { command: Command::Completion(args) }) => completion::main(&args),
+        Ok(Cli { command: Command::Status(args) }) => runs::status(&args),
+        Ok(Cli { command: Command::Logs(args) }) => runs::logs(&args),
+        Ok(Cli { command: Command::Clean(args) }) => runs::clean(&args),
+        Ok(Cli { command: Command::Rbac(args) }) => runs::rbac(&args),
         Ok(Cli { command: Command::Isolated }) => node::isolated(),
         Err(error) => {
             // Help and version are no errors; clap's own usage code is 2, as DESIGN section 6 wants.

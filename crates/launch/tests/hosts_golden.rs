@@ -176,12 +176,12 @@ fn deepep_tests_get_one_process_a_node() {
     let text = script(EFA, Target::Slurm);
     // The intranode test takes one node of the two: the first, which MASTER_ADDR names.
     assert!(
-        text.contains("step intranode srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --relative=0 \\\n"),
+        text.contains("ranks intranode srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --relative=0 \\\n"),
         "{text}"
     );
     for step in ["internode", "low-latency"] {
         assert!(
-            text.contains(&format!("step {step} srun --nodes=2 --ntasks=2 --ntasks-per-node=1 \\\n")),
+            text.contains(&format!("ranks {step} srun --nodes=2 --ntasks=2 --ntasks-per-node=1 \\\n")),
             "{text}"
         );
     }
@@ -206,11 +206,11 @@ fn deepep_tests_get_one_process_a_node() {
     }
     let mpi = script(EFA, Target::Mpirun);
     assert!(
-        mpi.contains("step internode kept internode \"${mpi[@]}\" -np 2 --map-by ppr:1:node \\\n"),
+        mpi.contains("ranks internode kept internode \"${mpi[@]}\" -np 2 --map-by ppr:1:node \\\n"),
         "{mpi}"
     );
     assert!(
-        mpi.contains("step intranode kept intranode \"${mpi[@]}\" -np 1 --map-by ppr:1:node \\\n"),
+        mpi.contains("ranks intranode kept intranode \"${mpi[@]}\" -np 1 --map-by ppr:1:node \\\n"),
         "{mpi}"
     );
 }
@@ -298,8 +298,9 @@ fn numbers_move_together() {
             "{slurm}"
         );
         assert!(
-            slurm
-                .contains(&format!("step command srun --nodes={nodes} --ntasks={ranks} --ntasks-per-node=4")),
+            slurm.contains(&format!(
+                "ranks command srun --nodes={nodes} --ntasks={ranks} --ntasks-per-node=4"
+            )),
             "{slurm}"
         );
         assert!(slurm.contains(&format!("[ \"${{SLURM_JOB_NUM_NODES:-}}\" = {nodes} ]")), "{slurm}");

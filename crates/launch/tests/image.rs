@@ -53,8 +53,8 @@ fn variables(text: &str) -> String {
 }
 
 fn has(number: &str, text: &str, wanted: &str) {
-    let joined: String =
-        instructions(text).into_iter().map(|(word, rest)| format!("{word} {rest}\n")).collect();
+    let joined: Vec<String> = instructions(text).into_iter().map(|(word, rest)| word + " " + &rest).collect();
+    let joined = joined.join("\n");
     let squeezed = joined.split(' ').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
     assert!(squeezed.contains(wanted), "checklist {number}: `{wanted}` is not in\n{squeezed}");
 }

@@ -119,8 +119,9 @@ pub(super) fn head(run: &Run, shell: &str, use_it: &[&str]) -> String {
         "Written by `expertrail render {}`: change run.toml and render again rather than this file.",
         run.target.name()
     ));
-    // Functions are called by `step` and `trap`, values with commas are words of arrays, and what follows `&&` and `||` is meant so.
-    format!("#!{shell}\n{}# shellcheck disable=SC2015,SC2029,SC2054,SC2317\n", comment(&lines))
+    // Functions are called by `step` and `trap`, values with commas are words of arrays, what follows `&&` and `||` is meant so, a `$`
+    // in quotes is for another shell or for none, and not every run uses every directory.
+    format!("#!{shell}\n{}# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317\n", comment(&lines))
 }
 
 /// `export` lines, each under its reason.
@@ -236,9 +237,16 @@ kept() {{
     )
 }
 
-/// Functions `fail`, `stop`, `step` and `finish` of a `bash` script that runs one command after the other, survives a signal until its command
+/// Functions `fail`, `stop`, `step`, `ranks` and `finish` of a `bash` script that runs one command after the other, survives a signal until its command
 /// has ended, and ends with the first failure's exit code.
-pub(super) fn supervision(timeout_s: u64) -> String {
+pub(super) fn supervision(run: &Run) -> String {
+    let timeout_s = run.timeout_s;
+    // The next step's would take their place.
+    let kept = if run.steps.len() > 1 {
+        "    mkdir -p \"$host_out/exit/$name\" && mv \"$host_out\"/exit/rank-*.json \"$host_out/exit/$name\"/ 2>/dev/null\n"
+    } else {
+        ""
+    };
     format!(
         r#"fail() {{
     echo "expertrail: $2" >&2
@@ -275,6 +283,34 @@ step() {{
     [ "$first" != 0 ] || first=$code
     return "$code"
 }}
+
+# first_exit: code and rank of the process that was the first to fail, of those that said how they ended. Others were stopped because of it,
+# and a launcher gives the highest code of all, or its own.
+first_exit() {{
+    cat "$host_out"/exit/*.json 2>/dev/null | tr -d '",' | awk '
+        $1 == "code:" {{ code = $2 }}
+        $1 == "rank:" {{ rank = $2 }}
+        $1 == "seconds:" {{ seconds = $2 + 0 }}
+        $1 == "signal:" {{ signal = $2 }}
+        $1 == "}}" {{
+            if (code == "null") code = signal == "null" ? 0 : 128 + signal
+            if (code != 0 && (first == "" || seconds < least)) {{ first = code; least = seconds; who = rank }}
+        }}
+        END {{ if (first != "") print first, who }}'
+}}
+
+# ranks NAME COMMAND...: a step of ranks; the exit code that is kept is that of the rank which failed first.
+ranks() {{
+    local name=$1 code='' who='' before=$first
+    if ! step "$@"; then
+        read -r code who < <(first_exit)
+        if [ -n "$code" ]; then
+            [ "$before" != 0 ] || first=$code
+            summary+=("step $name: the first to fail was rank $who, with exit code $code")
+        fi
+        echo "step $name failed: see: expertrail diagnose $host_out/logs"
+    fi
+{kept}}}
 
 # finish: says how each step ended; ends with the first failure's exit code, 124 at the time limit, 130 when stopped before.
 finish() {{

@@ -45,7 +45,7 @@ fn script(run: &Run) -> String {
     text.push_str(&head::options(run));
     text.push_str("set -uo pipefail\n\n");
     let _ = writeln!(text, "run_id={}", run.id);
-    text.push_str(&supervision(run.timeout_s));
+    text.push_str(&supervision(run));
     text.push('\n');
     text.push_str(&head::surroundings(run));
     text.push_str(&exports(run));
@@ -114,7 +114,7 @@ fn ranks(run: &Run, step: &Step) -> String {
     let mut text = contract(run, step);
     let _ = writeln!(
         text,
-        "step {name} {srun} \\\n    --mpi={mpi} --cpu-bind=none --kill-on-bad-exit=1{container} \\\n    --output=\"$host_out/logs/{name}-{of}%t.log\" \\\n    {words} \\\n    || echo \"step {name} failed: logs in $host_out/logs, see: expertrail diagnose $host_out/logs\"",
+        "ranks {name} {srun} \\\n    --mpi={mpi} --cpu-bind=none --kill-on-bad-exit=1{container} \\\n    --output=\"$host_out/logs/{name}-{of}%t.log\" \\\n    {words}",
         name = step.name,
         srun = srun(run, step.nodes, per_node(run, step)),
         mpi = quote(&run.slurm.mpi),

@@ -30,6 +30,15 @@ impl Watch {
         let met = self.met();
         let head = if over > 0 {
             format!("{over} of {all} nodes have ended")
+        } else if met == 0 && task.run.target == Target::Mpijob {
+            // Workers are begun by the launcher's mpirun; programs that are not ours say nothing of it.
+            let up = nodes.iter().filter(|(_, view)| view.stage == Stage::Running).count();
+            let launcher =
+                views.iter().any(|(pod, view)| pod.role == Role::Launcher && view.stage == Stage::Running);
+            format!(
+                "{up} of {all} workers are up, the launcher {}",
+                if launcher { "runs" } else { "does not run yet" }
+            )
         } else if met >= all {
             format!("running on {all} {}", if all == 1 { "node" } else { "nodes" })
         } else {
@@ -246,7 +255,7 @@ impl Watch {
         let lost = views.iter().find(|(_, view)| view.stage == Stage::Lost);
         let mut broken: Vec<(&Pod, &super::look::End)> = views
             .iter()
-            .filter_map(|(pod, _)| Some((*pod, pod.end().filter(|end| end.code != 0)?)))
+            .filter_map(|(pod, _)| Some((*pod, pod.ending().filter(|end| end.code != 0)?)))
             .collect();
         // Of those that ended in the same second, one that was stopped from outside came second.
         broken.sort_by_key(|(pod, end)| {

@@ -207,6 +207,11 @@ impl Pod {
         }
     }
 
+    /// How the work ended, now or the last time that it was begun.
+    pub(super) fn ending(&self) -> Option<&End> {
+        self.end().or_else(|| self.worker()?.last.as_ref())
+    }
+
     /// Whether nothing of it runs any more.
     pub(super) fn over(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed") || self.end().is_some()

@@ -16,6 +16,7 @@ use super::words::{Said, shown};
 use super::{Options, apply};
 use crate::drive::{DriveError, Ending, Event, Show, Stop};
 use crate::run::{Run, Target};
+use crate::spec::Binary;
 
 /// Logs that are asked for in one look. With more nodes each waits for its turn.
 const LOGS: usize = 16;
@@ -346,6 +347,10 @@ impl Watch {
         pods: &[&Pod],
         show: &mut dyn Show,
     ) -> Result<Option<Ending>, DriveError> {
+        // With an image of ours a container of the same name copies by itself.
+        if task.run.kubernetes.binary != Binary::Copy {
+            return Ok(None);
+        }
         let waiting: Vec<&Pod> = pods
             .iter()
             .copied()

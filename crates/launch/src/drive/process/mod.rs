@@ -113,6 +113,17 @@ impl<'a> Hosts<'a> {
         Process::read(&text).filter(Process::lives)
     }
 
+    /// A line for the launch that is under way or was left behind; none where there is none.
+    pub fn status(&self) -> Vec<String> {
+        let line = |process: Process| {
+            let (id, pid) = (&self.run.id, process.pid);
+            format!(
+                "run {id} is under way as process {pid} of this host, or was left behind by a launch that was killed"
+            )
+        };
+        self.left().map(line).into_iter().collect()
+    }
+
     /// Takes the lines that are there.
     fn drain(&mut self, show: &mut dyn Show, wait: Duration) {
         let until = Instant::now() + wait;

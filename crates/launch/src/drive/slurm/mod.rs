@@ -109,6 +109,48 @@ impl<'a> Slurm<'a> {
         Ok(if answer.ok() { job::accounted(&answer.stdout) } else { None })
     }
 
+    /// How the run's job stands, in plain words: a line for each job of its name that has not ended; none where there is none.
+    ///
+    /// # Errors
+    /// When Slurm cannot be asked.
+    pub fn status(&self) -> Result<Vec<String>, DriveError> {
+        let now = Instant::now();
+        let mut lines = Vec::new();
+        for line in self.same_name()? {
+            let id = line.split_whitespace().next().unwrap_or_default();
+            lines.push(match self.look(id)? {
+                // When it began is not known here: the state alone is said.
+                Some(job) => self.state(id, &job, now),
+                None => format!("job {line}"),
+            });
+        }
+        Ok(lines)
+    }
+
+    /// Files of logs that the run has left so far, in the order of their names.
+    pub fn logs(&self) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        let list = |folder: &Path| -> Vec<PathBuf> {
+            let entries =
+                std::fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()));
+            entries.map(Iterator::collect).unwrap_or_default()
+        };
+        let named = |path: &PathBuf, start: &str| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(start))
+        };
+        let own = list(&self.folder);
+        found.extend(
+            own.iter()
+                .filter(|path| named(path, &self.run.id) && path.extension().is_some_and(|e| e == "log"))
+                .cloned(),
+        );
+        for job in own.iter().filter(|path| named(path, "job-")) {
+            found.extend(list(&job.join("logs")));
+        }
+        found.sort();
+        found
+    }
+
     /// The state in plain words.
     fn state(&self, id: &str, job: &Job, since: Instant) -> String {
         let age = span(since.elapsed().as_secs());

@@ -36,14 +36,10 @@ fn script(run: &Run) -> String {
         ],
     );
     let _ = writeln!(text, "set -uo pipefail\n\nrun_id={}", run.id);
-    text.push_str(&supervision(run.timeout_s));
+    text.push_str(&supervision(run));
     text.push('\n');
     text.push_str(&hosts::directory(run));
-    let _ = writeln!(
-        text,
-        "# shellcheck disable=SC2034 # not every run has files of its own\nfiles=$dir binary={}",
-        quote(&run.hosts.binary)
-    );
+    let _ = writeln!(text, "files=$dir binary={}", quote(&run.hosts.binary));
     text.push_str(&hosts::read(run));
     text.push_str(hosts::outputs());
     text.push_str("host_out=$out\n\n");
@@ -108,7 +104,7 @@ fn ranks(run: &Run, step: &Step) -> String {
     let mut text = contract(run, step);
     let _ = writeln!(
         text,
-        "step {name} kept {name} \"${{mpi[@]}}\" {} \\\n    {} \\\n    || echo \"step {name} failed: see: expertrail diagnose $out/logs\"",
+        "ranks {name} kept {name} \"${{mpi[@]}}\" {} \\\n    {}",
         processes(step.nodes, per_node(run, step)),
         lines(&words, "    "),
         name = step.name,

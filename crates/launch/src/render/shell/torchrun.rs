@@ -57,14 +57,10 @@ fn script(run: &Run) -> String {
         &["Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file."],
     );
     let _ = writeln!(text, "set -uo pipefail\n\nrun_id={}", run.id);
-    text.push_str(&supervision(run.timeout_s));
+    text.push_str(&supervision(run));
     text.push('\n');
     text.push_str(&hosts::directory(run));
-    let _ = writeln!(
-        text,
-        "# shellcheck disable=SC2034 # not every run has files of its own\nfiles=$dir binary={}",
-        quote(&run.hosts.binary)
-    );
+    let _ = writeln!(text, "files=$dir binary={}", quote(&run.hosts.binary));
     text.push_str(&identity(run));
     text.push_str(&outputs());
     text.push_str(&exports(run));
@@ -141,10 +137,10 @@ fn ranks(run: &Run, step: &Step) -> String {
         "# A static rendezvous, not c10d: that one numbers nodes in the order in which they come, and NODE_RANK would mean nothing.\n\
          # {RENDEZVOUS_S} s for all nodes to come, as long as a first pull of an image may take. --no-python: each rank goes through the worker,\n\
          # which gives it its NIC before its program starts.\n\
-         step {name} kept {name} torchrun \\\n    --nnodes={nodes} --nproc_per_node={ranks} --node_rank=\"$NODE_RANK\" \\\n    \
+         ranks {name} kept {name} torchrun \\\n    --nnodes={nodes} --nproc_per_node={ranks} --node_rank=\"$NODE_RANK\" \\\n    \
          --master_addr=\"$MASTER_ADDR\" --master_port={port} --rdzv_id=\"$run_id\" --rdzv_conf=timeout={RENDEZVOUS_S} \\\n    \
          --log_dir=\"$out/logs/{name}-ranks-node$NODE_RANK\" --tee=3 --no-python \\\n    \
-         {words} \\\n    || echo \"step {name} failed: see: expertrail diagnose $out/logs\"",
+         {words}",
         name = step.name,
         nodes = step.nodes,
         ranks = run.gpus_per_node,

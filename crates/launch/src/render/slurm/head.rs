@@ -94,7 +94,7 @@ pub(super) fn surroundings(run: &Run) -> String {
         )
     } else {
         format!(
-            "host_out=$dir/job-$SLURM_JOB_ID\n# shellcheck disable=SC2034 # not every run has files of its own\nfiles=$dir out=$host_out \
+            "host_out=$dir/job-$SLURM_JOB_ID\nfiles=$dir out=$host_out \
              binary={binary}\n"
         )
     };

@@ -28,7 +28,7 @@ pub(super) fn text(run: &Run) -> String {
          expertrail diagnose job-JOB/logs     where it failed\n           expertrail judge job-JOB/result-*.json     where it passed\n\n\
          Or all of it at once: expertrail launch .\n\n\
          Outputs, job-JOB/ (JOB is the job's number)\n  logs/STEP-rankN.log    what rank N printed (STEP-nodeN.log where a process stands for a node)\n  \
-         exit/rank-N.json       how it ended\n  facts/, findings/      the preflight of each node\n  result-*.json          results of rank 0\n\
+         exit/rank-N.json       how it ended (exit/STEP/ where there are several steps)\n  facts/, findings/      the preflight of each node\n  result-*.json          results of rank 0\n\
          The batch log, {id}-JOB.log, has a line for each step; the job ends with the first failing step's exit code.\n",
         headline(run),
         minutes(run.timeout_s),

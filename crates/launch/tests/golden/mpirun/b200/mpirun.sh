@@ -2,7 +2,7 @@
 # Run bringup-59468b: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=bringup-59468b
@@ -42,6 +42,34 @@ step() {
     return "$code"
 }
 
+# first_exit: code and rank of the process that was the first to fail, of those that said how they ended. Others were stopped because of it,
+# and a launcher gives the highest code of all, or its own.
+first_exit() {
+    cat "$host_out"/exit/*.json 2>/dev/null | tr -d '",' | awk '
+        $1 == "code:" { code = $2 }
+        $1 == "rank:" { rank = $2 }
+        $1 == "seconds:" { seconds = $2 + 0 }
+        $1 == "signal:" { signal = $2 }
+        $1 == "}" {
+            if (code == "null") code = signal == "null" ? 0 : 128 + signal
+            if (code != 0 && (first == "" || seconds < least)) { first = code; least = seconds; who = rank }
+        }
+        END { if (first != "") print first, who }'
+}
+
+# ranks NAME COMMAND...: a step of ranks; the exit code that is kept is that of the rank which failed first.
+ranks() {
+    local name=$1 code='' who='' before=$first
+    if ! step "$@"; then
+        read -r code who < <(first_exit)
+        if [ -n "$code" ]; then
+            [ "$before" != 0 ] || first=$code
+            summary+=("step $name: the first to fail was rank $who, with exit code $code")
+        fi
+        echo "step $name failed: see: expertrail diagnose $host_out/logs"
+    fi
+}
+
 # finish: says how each step ended; ends with the first failure's exit code, 124 at the time limit, 130 when stopped before.
 finish() {
     printf '%s\n' "=== end of $run_id" "${summary[@]}" "outputs: $host_out"
@@ -51,7 +79,6 @@ finish() {
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
 cd "$dir" && grep -q '"id": "bringup-59468b"' run.json || fail 4 "$dir has no run.json of bringup-59468b: the files of the run must lie there"
-# shellcheck disable=SC2034 # not every run has files of its own
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -123,7 +150,7 @@ step preflight kept preflight "${mpi[@]}" -np 2 --map-by ppr:1:node \
 first=0
 
 # deepep: 16 ranks; RANK and WORLD_SIZE count ranks; each rank gets its NIC in its own process.
-step deepep kept deepep "${mpi[@]}" -np 16 --map-by ppr:8:node \
+ranks deepep kept deepep "${mpi[@]}" -np 16 --map-by ppr:8:node \
     "$binary" worker rank \
     --run-id bringup-59468b \
     --ranks-per-node 8 \
@@ -133,7 +160,6 @@ step deepep kept deepep "${mpi[@]}" -np 16 --map-by ppr:8:node \
     --pins mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1,mlx5_9:1,mlx5_10:1,mlx5_11:1,mlx5_12:1 \
     --record "$out" \
     --require-hca-active \
-    -- python3 "$files"/deepep_bench.py --benchmarks intranode,internode --json "$out"/result-deepep.json \
-    || echo "step deepep failed: see: expertrail diagnose $out/logs"
+    -- python3 "$files"/deepep_bench.py --benchmarks intranode,internode --json "$out"/result-deepep.json
 
 finish

@@ -2,7 +2,7 @@
 # Run efa-ad9c8e: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=efa-ad9c8e
@@ -42,6 +42,35 @@ step() {
     return "$code"
 }
 
+# first_exit: code and rank of the process that was the first to fail, of those that said how they ended. Others were stopped because of it,
+# and a launcher gives the highest code of all, or its own.
+first_exit() {
+    cat "$host_out"/exit/*.json 2>/dev/null | tr -d '",' | awk '
+        $1 == "code:" { code = $2 }
+        $1 == "rank:" { rank = $2 }
+        $1 == "seconds:" { seconds = $2 + 0 }
+        $1 == "signal:" { signal = $2 }
+        $1 == "}" {
+            if (code == "null") code = signal == "null" ? 0 : 128 + signal
+            if (code != 0 && (first == "" || seconds < least)) { first = code; least = seconds; who = rank }
+        }
+        END { if (first != "") print first, who }'
+}
+
+# ranks NAME COMMAND...: a step of ranks; the exit code that is kept is that of the rank which failed first.
+ranks() {
+    local name=$1 code='' who='' before=$first
+    if ! step "$@"; then
+        read -r code who < <(first_exit)
+        if [ -n "$code" ]; then
+            [ "$before" != 0 ] || first=$code
+            summary+=("step $name: the first to fail was rank $who, with exit code $code")
+        fi
+        echo "step $name failed: see: expertrail diagnose $host_out/logs"
+    fi
+    mkdir -p "$host_out/exit/$name" && mv "$host_out"/exit/rank-*.json "$host_out/exit/$name"/ 2>/dev/null
+}
+
 # finish: says how each step ended; ends with the first failure's exit code, 124 at the time limit, 130 when stopped before.
 finish() {
     printf '%s\n' "=== end of $run_id" "${summary[@]}" "outputs: $host_out"
@@ -51,7 +80,6 @@ finish() {
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
 cd "$dir" && grep -q '"id": "efa-ad9c8e"' run.json || fail 4 "$dir has no run.json of efa-ad9c8e: the files of the run must lie there"
-# shellcheck disable=SC2034 # not every run has files of its own
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -104,7 +132,7 @@ step preflight kept preflight "${mpi[@]}" -np 2 --map-by ppr:1:node \
 first=0
 
 # intranode: one process on each of 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
-step intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
+ranks intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
     "$binary" worker rank \
     --run-id efa-ad9c8e \
     --ranks-per-node 8 \
@@ -112,11 +140,10 @@ step intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
     --master "$MASTER_ADDR" \
     --master-port 29400 \
     --record "$out" \
-    -- python3 /DeepEP/tests/test_intranode.py \
-    || echo "step intranode failed: see: expertrail diagnose $out/logs"
+    -- python3 /DeepEP/tests/test_intranode.py
 
 # internode: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
-step internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
+ranks internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
     "$binary" worker rank \
     --run-id efa-ad9c8e \
     --ranks-per-node 8 \
@@ -124,11 +151,10 @@ step internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
     --master "$MASTER_ADDR" \
     --master-port 29400 \
     --record "$out" \
-    -- python3 /DeepEP/tests/test_internode.py \
-    || echo "step internode failed: see: expertrail diagnose $out/logs"
+    -- python3 /DeepEP/tests/test_internode.py
 
 # low-latency: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
-step low-latency kept low-latency "${mpi[@]}" -np 2 --map-by ppr:1:node \
+ranks low-latency kept low-latency "${mpi[@]}" -np 2 --map-by ppr:1:node \
     "$binary" worker rank \
     --run-id efa-ad9c8e \
     --ranks-per-node 8 \
@@ -136,7 +162,6 @@ step low-latency kept low-latency "${mpi[@]}" -np 2 --map-by ppr:1:node \
     --master "$MASTER_ADDR" \
     --master-port 29400 \
     --record "$out" \
-    -- python3 /DeepEP/tests/test_low_latency.py \
-    || echo "step low-latency failed: see: expertrail diagnose $out/logs"
+    -- python3 /DeepEP/tests/test_low_latency.py
 
 finish

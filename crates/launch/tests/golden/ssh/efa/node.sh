@@ -2,7 +2,7 @@
 # Run efa-184b13: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
 # The part of one node; ssh.sh hands it to a shell there: STEP NODE MASTER DIRECTORY OUTPUTS BINARY.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -u
 step=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6
 cd "$files" && mkdir -p "$out" || { echo "expertrail: no $files on $(hostname): ssh.sh --copy makes it" >&2; exit 4; }

@@ -2,7 +2,7 @@
 # Run efa-184b13: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
 # Start it on any host that reaches the others: ssh.sh [--copy]. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=efa-184b13 timeout_s=1200

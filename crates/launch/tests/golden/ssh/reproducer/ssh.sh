@@ -2,7 +2,7 @@
 # Run dsv32-c962e0: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
 # Start it on any host that reaches the others: ssh.sh [--copy]. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=dsv32-c962e0 timeout_s=1800

@@ -2,7 +2,7 @@
 # Run bringup-fd0c01: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file.
 # Written by `expertrail render torchrun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=bringup-fd0c01
@@ -42,6 +42,34 @@ step() {
     return "$code"
 }
 
+# first_exit: code and rank of the process that was the first to fail, of those that said how they ended. Others were stopped because of it,
+# and a launcher gives the highest code of all, or its own.
+first_exit() {
+    cat "$host_out"/exit/*.json 2>/dev/null | tr -d '",' | awk '
+        $1 == "code:" { code = $2 }
+        $1 == "rank:" { rank = $2 }
+        $1 == "seconds:" { seconds = $2 + 0 }
+        $1 == "signal:" { signal = $2 }
+        $1 == "}" {
+            if (code == "null") code = signal == "null" ? 0 : 128 + signal
+            if (code != 0 && (first == "" || seconds < least)) { first = code; least = seconds; who = rank }
+        }
+        END { if (first != "") print first, who }'
+}
+
+# ranks NAME COMMAND...: a step of ranks; the exit code that is kept is that of the rank which failed first.
+ranks() {
+    local name=$1 code='' who='' before=$first
+    if ! step "$@"; then
+        read -r code who < <(first_exit)
+        if [ -n "$code" ]; then
+            [ "$before" != 0 ] || first=$code
+            summary+=("step $name: the first to fail was rank $who, with exit code $code")
+        fi
+        echo "step $name failed: see: expertrail diagnose $host_out/logs"
+    fi
+}
+
 # finish: says how each step ended; ends with the first failure's exit code, 124 at the time limit, 130 when stopped before.
 finish() {
     printf '%s\n' "=== end of $run_id" "${summary[@]}" "outputs: $host_out"
@@ -51,7 +79,6 @@ finish() {
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
 cd "$dir" && grep -q '"id": "bringup-fd0c01"' run.json || fail 4 "$dir has no run.json of bringup-fd0c01: the files of the run must lie there"
-# shellcheck disable=SC2034 # not every run has files of its own
 files=$dir binary=expertrail
 # hosts.names, the first has rank 0.
 hosts=(gpu-a gpu-b)
@@ -125,7 +152,7 @@ first=0
 # A static rendezvous, not c10d: that one numbers nodes in the order in which they come, and NODE_RANK would mean nothing.
 # 900 s for all nodes to come, as long as a first pull of an image may take. --no-python: each rank goes through the worker,
 # which gives it its NIC before its program starts.
-step deepep kept deepep torchrun \
+ranks deepep kept deepep torchrun \
     --nnodes=2 --nproc_per_node=8 --node_rank="$NODE_RANK" \
     --master_addr="$MASTER_ADDR" --master_port=29400 --rdzv_id="$run_id" --rdzv_conf=timeout=900 \
     --log_dir="$out/logs/deepep-ranks-node$NODE_RANK" --tee=3 --no-python \
@@ -138,7 +165,6 @@ step deepep kept deepep torchrun \
     --pins mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1,mlx5_9:1,mlx5_10:1,mlx5_11:1,mlx5_12:1 \
     --record "$out" \
     --require-hca-active \
-    -- python3 "$files"/deepep_bench.py --benchmarks intranode,internode --json "$out"/result-deepep.json \
-    || echo "step deepep failed: see: expertrail diagnose $out/logs"
+    -- python3 "$files"/deepep_bench.py --benchmarks intranode,internode --json "$out"/result-deepep.json
 
 finish

@@ -2,7 +2,7 @@
 # Run bringup-938c03: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
 # Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file.
 # Written by `expertrail render torchrun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2029,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
 set -uo pipefail
 
 run_id=bringup-938c03
@@ -42,6 +42,34 @@ step() {
     return "$code"
 }
 
+# first_exit: code and rank of the process that was the first to fail, of those that said how they ended. Others were stopped because of it,
+# and a launcher gives the highest code of all, or its own.
+first_exit() {
+    cat "$host_out"/exit/*.json 2>/dev/null | tr -d '",' | awk '
+        $1 == "code:" { code = $2 }
+        $1 == "rank:" { rank = $2 }
+        $1 == "seconds:" { seconds = $2 + 0 }
+        $1 == "signal:" { signal = $2 }
+        $1 == "}" {
+            if (code == "null") code = signal == "null" ? 0 : 128 + signal
+            if (code != 0 && (first == "" || seconds < least)) { first = code; least = seconds; who = rank }
+        }
+        END { if (first != "") print first, who }'
+}
+
+# ranks NAME COMMAND...: a step of ranks; the exit code that is kept is that of the rank which failed first.
+ranks() {
+    local name=$1 code='' who='' before=$first
+    if ! step "$@"; then
+        read -r code who < <(first_exit)
+        if [ -n "$code" ]; then
+            [ "$before" != 0 ] || first=$code
+            summary+=("step $name: the first to fail was rank $who, with exit code $code")
+        fi
+        echo "step $name failed: see: expertrail diagnose $host_out/logs"
+    fi
+}
+
 # finish: says how each step ended; ends with the first failure's exit code, 124 at the time limit, 130 when stopped before.
 finish() {
     printf '%s\n' "=== end of $run_id" "${summary[@]}" "outputs: $host_out"
@@ -51,7 +79,6 @@ finish() {
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
 cd "$dir" && grep -q '"id": "bringup-938c03"' run.json || fail 4 "$dir has no run.json of bringup-938c03: the files of the run must lie there"
-# shellcheck disable=SC2034 # not every run has files of its own
 files=$dir binary=expertrail
 [ -n "${MASTER_ADDR:-}" ] || fail 2 "set MASTER_ADDR to an address of the first node that all nodes reach (or hosts.names in run.toml)"
 case ${NODE_RANK:-} in
@@ -90,7 +117,7 @@ first=0
 # A static rendezvous, not c10d: that one numbers nodes in the order in which they come, and NODE_RANK would mean nothing.
 # 900 s for all nodes to come, as long as a first pull of an image may take. --no-python: each rank goes through the worker,
 # which gives it its NIC before its program starts.
-step intranode kept intranode torchrun \
+ranks intranode kept intranode torchrun \
     --nnodes=2 --nproc_per_node=8 --node_rank="$NODE_RANK" \
     --master_addr="$MASTER_ADDR" --master_port=29400 --rdzv_id="$run_id" --rdzv_conf=timeout=900 \
     --log_dir="$out/logs/intranode-ranks-node$NODE_RANK" --tee=3 --no-python \
@@ -101,7 +128,6 @@ step intranode kept intranode torchrun \
     --master "$MASTER_ADDR" \
     --master-port 29400 \
     --record "$out" \
-    -- "$binary" bench --launched --scope node --preset guide-intranode --json "$out"/result-intranode.json \
-    || echo "step intranode failed: see: expertrail diagnose $out/logs"
+    -- "$binary" bench --launched --scope node --preset guide-intranode --json "$out"/result-intranode.json
 
 finish
