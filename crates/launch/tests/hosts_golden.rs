@@ -23,7 +23,7 @@ const REPRODUCER: &str = "name = \"dsv32\"\nprofile = \"nebius-h100\"\nengine = 
     [env]\nNOTE = \"it's $HOME; \\\"quoted\\\"\"\n";
 
 fn run(text: &str, target: Target) -> Run {
-    Run::resolve(&Spec::parse("run.toml", text, &[]).unwrap(), target, None, None).unwrap()
+    Run::resolve(&Spec::parse("run.toml", text, &[]).unwrap(), target, None, Some("bringup")).unwrap()
 }
 
 fn files(text: &str, target: Target) -> FileSet {
