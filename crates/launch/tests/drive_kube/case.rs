@@ -49,7 +49,7 @@ impl Case {
 
     /// `MPIJob`s of the provider's three benchmarks, one after the other.
     pub fn mpi() -> Self {
-        let text = "name = \"bringup\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"ghcr.io/owner/image:tag\"\n[deepep]\n\
+        let text = "name = \"bringup\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"ghcr.io/owner/image:tag\"\nbenchmarks = [\"intranode\", \"internode\", \"low-latency\"]\n[deepep]\n\
                     driver = \"upstream-tests\"\n[kubernetes]\nbinary = \"image\"\n";
         let spec = Spec::parse("run.toml", text, &[]).unwrap();
         let run = Run::resolve(&spec, Target::Mpijob, None, Some("bringup-abc123")).unwrap();
