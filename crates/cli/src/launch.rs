@@ -3,6 +3,7 @@
 mod ab;
 mod screen;
 
+use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::render::{Describe, write};
 use screen::{Keyboard, Screen};
 
 /// Arguments of `launch`.
+#[allow(clippy::struct_excessive_bools)] // each is a switch of its own
 #[derive(Debug, Args)]
 #[command(
     after_help = "DIR is a rendered run (`expertrail render`); its files may have been edited by hand. With a run.toml, or with --name and other\n\
@@ -146,15 +148,19 @@ fn render(describe: &Describe, target: Target, output: Option<&Path>) -> Result<
 fn confirmed(args: &LaunchArgs, all: &[Rendered]) -> Result<bool, Stop> {
     let mut text = String::new();
     for one in all {
-        text += &format!("run {} from {}\n", one.run.id, one.folder.display());
+        let _ = writeln!(text, "run {} from {}", one.run.id, one.folder.display());
         let lines = with_system(args, one, |system| Ok(system.describe()?))?;
-        lines.iter().for_each(|line| text += &format!("  {line}\n"));
-        one.run.notes.iter().for_each(|note| text += &format!("  note: {note}\n"));
+        for line in lines {
+            let _ = writeln!(text, "  {line}");
+        }
+        for note in &one.run.notes {
+            let _ = writeln!(text, "  note: {note}");
+        }
         if args.dry_run {
             for (name, path) in launch_files(&one.folder) {
                 let content = std::fs::read_to_string(&path)
                     .map_err(|error| Stop::access(format!("cannot read {}: {error}", path.display())))?;
-                text += &format!("\n--- {name}\n{content}");
+                let _ = write!(text, "\n--- {name}\n{content}");
             }
         }
     }
@@ -244,26 +250,28 @@ fn summary(launched: &Launched) -> String {
     let Some(bundle) = &launched.bundle else { return String::new() };
     let mut text = String::new();
     if let Some(report) = &launched.analysis.verdict {
-        text += &format!("\n{}", report.text());
+        let _ = write!(text, "\n{}", report.text());
     }
     // "Nothing wrong found" beside a run that failed or never started would mislead: its ending below says what happened.
     let told = launched.analysis.diagnosis.as_ref();
     if let Some(diagnosis) = told.filter(|told| told.outcome != diagnose::Outcome::NothingFound) {
-        text += &format!("\n{}", diagnose::text(diagnosis));
+        let _ = write!(text, "\n{}", diagnose::text(diagnosis));
     }
-    text += &format!("\nrun {}: {}\n", outcome.run, outcome.ending.words());
+    let _ = writeln!(text, "\nrun {}: {}", outcome.run, outcome.ending.words());
     for missing in outcome.missing.iter().take(10) {
-        text += &format!("  missing: {}: {}\n", missing.what, missing.why);
+        let _ = writeln!(text, "  missing: {}: {}", missing.what, missing.why);
     }
     if outcome.missing.len() > 10 {
-        text += &format!("  and {} more, see outcome.json\n", outcome.missing.len() - 10);
+        let _ = writeln!(text, "  and {} more, see outcome.json", outcome.missing.len() - 10);
     }
-    text + &format!(
-        "launch: {} (exit code {}), everything in {}\n",
+    let _ = writeln!(
+        text,
+        "launch: {} (exit code {}), everything in {}",
         word(launched),
         launched.code,
         bundle.display()
-    )
+    );
+    text
 }
 
 fn word(launched: &Launched) -> &'static str {

@@ -11,6 +11,9 @@ use expertrail_launch::ab::{self, Difference, Layer, Side};
 use expertrail_launch::bundle::outcome::{DiagnosisLine, End, Outcome};
 use expertrail_launch::drive::Ending;
 use expertrail_launch::drive::launch::{self, Launched, Plan};
+use expertrail_launch::render;
+use expertrail_launch::run::{Run, Target};
+use expertrail_launch::spec::Spec;
 use expertrail_launch::worker::frame;
 use fake::{Fake, Keys, Silent, rendered_with};
 
@@ -27,7 +30,7 @@ const SECRETS: [&str; 7] = [
 
 fn go(fake: &mut Fake, folder: &Path) -> Launched {
     let run = launch::read(folder).unwrap();
-    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_secs(60), keep: false };
+    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_mins(1), keep: false };
     launch::run(fake, &plan, &mut Silent::default(), &Keys::default()).unwrap()
 }
 
@@ -238,5 +241,33 @@ fn the_text_of_a_comparison_has_answer_evidence_and_differences() {
         ["SOFTWARE LAYER", "image: A x:1, B not set", "nvshmem-rc-layout-mismatch", "expertrail stack"]
     {
         assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// `launch --ab`: B on the nodes of A, and on no others, in both Kubernetes targets and in Slurm.
+#[test]
+fn the_second_run_is_put_on_the_nodes_of_the_first() {
+    let text = "name = \"b\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"x/deepep:efa1.48.0\"\n";
+    let nodes = ["ip-10-0-0-7", "ip-10-0-0-9"].map(str::to_owned);
+    for (target, words) in [
+        (
+            Target::K8sJob,
+            &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9", "nvidia.com/gpu.present"][..],
+        ),
+        (Target::Mpijob, &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9"]),
+        (Target::Slurm, &["#SBATCH --nodelist=ip-10-0-0-7,ip-10-0-0-9"]),
+    ] {
+        let mut spec = Spec::parse("b.toml", text, &[]).unwrap();
+        let all = |spec: &Spec| -> String {
+            let run = Run::resolve(spec, target, None, Some("b-1")).unwrap();
+            render::run(&run).unwrap().files.iter().map(|file| file.text.as_str()).collect()
+        };
+        assert!(!all(&spec).contains("ip-10-0-0-7"));
+        assert!(!ab::pin(&mut spec.clone(), target, &[]), "nothing to pin to");
+        assert!(ab::pin(&mut spec, target, &nodes));
+        let files = all(&spec);
+        for word in words {
+            assert!(files.contains(word), "{target:?}: {word}");
+        }
     }
 }

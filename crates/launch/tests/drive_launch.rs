@@ -13,7 +13,7 @@ use fake::{Fake, Keys, Phase, Silent, rendered, rendered_with};
 
 fn go(fake: &mut Fake, keys: &Keys, folder: &std::path::Path) -> Result<Launched, DriveError> {
     let run = launch::read(folder).unwrap();
-    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_secs(60), keep: false };
+    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_mins(1), keep: false };
     launch::run(fake, &plan, &mut Silent::default(), keys)
 }
 

@@ -70,7 +70,7 @@ impl Secrets {
 
     /// A file without secrets: JSON by its keys, text by its lines, anything else as it is unless a value stands in it.
     pub fn file(&self, name: &str, bytes: &[u8]) -> Vec<u8> {
-        if name.ends_with(".json")
+        if super::is_json(name)
             && let Ok(mut value) = serde_json::from_slice::<serde_json::Value>(bytes)
         {
             let before = value.clone();

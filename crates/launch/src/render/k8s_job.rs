@@ -80,8 +80,8 @@ fn pod(run: &Run) -> Result<Node, RenderError> {
         spec.set("tolerations", Node::List(taints));
     }
     let mut affinity = map! {};
-    if let Some(gpus) = kube::gpu_affinity(run) {
-        affinity.set("nodeAffinity", gpus);
+    if let Some(nodes) = kube::node_affinity(run, true) {
+        affinity.set("nodeAffinity", nodes);
     }
     affinity.set("podAntiAffinity", kube::apart(map! { "app": &run.id }));
     spec.set("affinity", affinity);

@@ -199,10 +199,9 @@ fn runtime_variables(run: &Run) -> Vec<Node> {
 fn affinity(run: &Run, step: &Step) -> Option<Node> {
     let mut affinity = map! {};
     // Instance types say as much, and are there where GPU feature discovery is not.
-    if !run.kubernetes.node_selector.contains_key("node.kubernetes.io/instance-type")
-        && let Some(gpus) = kube::gpu_affinity(run)
-    {
-        affinity.set("nodeAffinity", gpus);
+    let gpus = !run.kubernetes.node_selector.contains_key("node.kubernetes.io/instance-type");
+    if let Some(nodes) = kube::node_affinity(run, gpus) {
+        affinity.set("nodeAffinity", nodes);
     }
     if step.nodes > 1 {
         let peers = map! {

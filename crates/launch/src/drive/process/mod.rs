@@ -214,8 +214,9 @@ impl System for Hosts<'_> {
             self.run.gpus_per_node,
             span(self.run.timeout_s)
         )];
-        let args: String = self.args().iter().map(|arg| format!(" {arg}")).collect();
-        lines.push(format!("argv: bash {}{args}, in {}", self.script(), self.folder.display()));
+        let mut words = vec!["bash", self.script()];
+        words.extend(self.args());
+        lines.push(format!("argv: {}, in {}", words.join(" "), self.folder.display()));
         Ok(lines)
     }
 

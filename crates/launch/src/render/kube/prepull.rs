@@ -1,7 +1,7 @@
 //! Images on all nodes before a run.
 
 use super::{
-    Part, gpu_affinity, image, metadata, pod, pod_labels, pull_policy, small_resources, tolerations,
+    Part, image, metadata, node_affinity, pod, pod_labels, pull_policy, small_resources, tolerations,
 };
 use crate::doc::Node;
 use crate::render::RenderError;
@@ -21,7 +21,7 @@ pub(in crate::render) fn prepull(run: &Run) -> Result<Option<String>, RenderErro
     if !taints.is_empty() {
         spec.set("tolerations", Node::List(taints));
     }
-    if let Some(affinity) = gpu_affinity(run) {
+    if let Some(affinity) = node_affinity(run, true) {
         spec.set("affinity", map! { "nodeAffinity": affinity });
     }
     if let (Binary::Init, Some(ours)) = (run.kubernetes.binary, &run.kubernetes.expertrail_image) {
