@@ -27,7 +27,7 @@ const SECRETS: [&str; 7] = [
 
 fn go(fake: &mut Fake, folder: &Path) -> Launched {
     let run = launch::read(folder).unwrap();
-    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_secs(60), keep: false };
+    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_mins(1), keep: false };
     launch::run(fake, &plan, &mut Silent::default(), &Keys::default()).unwrap()
 }
 

@@ -74,7 +74,11 @@ pub fn read(folder: &Path) -> Result<Run, DriveError> {
         }
         None => return Err(refused(format!("it has no schema; wanted {}", run::SCHEMA))),
     }
-    serde_json::from_value(value).map_err(|error| refused(format!("no resolved run: {error}")))
+    let run: Run =
+        serde_json::from_value(value).map_err(|error| refused(format!("no resolved run: {error}")))?;
+    // The file may have been edited: what a description may not say, it may not say either.
+    run.sound().map_err(|error| refused(error.to_string()))?;
+    Ok(run)
 }
 
 /// Launches, and comes back when the system is clean again.
@@ -104,7 +108,7 @@ pub fn run(
     let cleaned = clean(system, plan, &mut seen);
     records(&bundle, &mut end);
     let mut launch = Finish { plan, started, hosts, cleaned, end };
-    launch.finish(bundle, seen, stop)
+    Ok(launch.finish(bundle, seen, stop))
 }
 
 /// How a run came to its end, with the exit code where that is decided already.
@@ -206,12 +210,7 @@ struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    fn finish(
-        &mut self,
-        mut bundle: Bundle,
-        mut seen: Seen<'_>,
-        stop: &dyn Stop,
-    ) -> Result<Launched, DriveError> {
+    fn finish(&mut self, mut bundle: Bundle, mut seen: Seen<'_>, stop: &dyn Stop) -> Launched {
         let run = self.plan.run;
         let mut code = self.end.code;
         let analysis = if stop.hurried() {
@@ -247,7 +246,7 @@ impl Finish<'_> {
             code = if code == 0 { error.exit_code() } else { code };
         }
         let folder = bundle.folder().to_owned();
-        Ok(Launched { code, bundle: Some(folder), outcome: Outcome { exit_code: code, ..outcome }, analysis })
+        Launched { code, bundle: Some(folder), outcome: Outcome { exit_code: code, ..outcome }, analysis }
     }
 
     /// Says what a started run should have left.

@@ -214,8 +214,11 @@ impl System for Hosts<'_> {
             self.run.gpus_per_node,
             span(self.run.timeout_s)
         )];
-        let args: String = self.args().iter().map(|arg| format!(" {arg}")).collect();
-        lines.push(format!("argv: bash {}{args}, in {}", self.script(), self.folder.display()));
+        let argv: Vec<String> = ["bash".to_owned(), self.script().to_owned()]
+            .into_iter()
+            .chain(self.args().iter().map(ToString::to_string))
+            .collect();
+        lines.push(format!("argv: {}, in {}", argv.join(" "), self.folder.display()));
         Ok(lines)
     }
 
