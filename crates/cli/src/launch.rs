@@ -246,7 +246,9 @@ fn summary(launched: &Launched) -> String {
     if let Some(report) = &launched.analysis.verdict {
         text += &format!("\n{}", report.text());
     }
-    if let Some(diagnosis) = &launched.analysis.diagnosis {
+    // "Nothing wrong found" beside a run that failed or never started would mislead: its ending below says what happened.
+    let told = launched.analysis.diagnosis.as_ref();
+    if let Some(diagnosis) = told.filter(|told| told.outcome != diagnose::Outcome::NothingFound) {
         text += &format!("\n{}", diagnose::text(diagnosis));
     }
     text += &format!("\nrun {}: {}\n", outcome.run, outcome.ending.words());

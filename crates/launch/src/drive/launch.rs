@@ -192,6 +192,11 @@ fn records(bundle: &Bundle, ended: &mut Ended) {
             }
             end.code = code.or(end.code);
         }
+        // Exit code 124 of a rank is that of its own wait for another rank, and not the run's time.
+        "deadline" if code == Some(124) => {
+            *end = End { kind: "failed".to_owned(), reason: words, code };
+            ended.code = Some(1);
+        }
         _ => {}
     }
 }
