@@ -27,6 +27,21 @@ pub struct Analysis {
     pub absent: Vec<String>,
     /// What could not be analysed, and why.
     pub notes: Vec<String>,
+    /// What result documents say of how they were made.
+    pub measured: Vec<Measured>,
+}
+
+/// How a result was made, by its own document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// The document, in the bundle.
+    pub file: String,
+    /// Preset of its sizes; empty: none.
+    pub preset: String,
+    /// Backend; empty: not said.
+    pub backend: String,
+    /// Machine of rank 0; empty: not said.
+    pub machine: String,
 }
 
 impl Analysis {
@@ -50,6 +65,7 @@ impl Analysis {
                     if succeeded { "no rank left it, though all ended with 0" } else { "the run failed" },
                 );
             }
+            analysis.measured = measured(bundle);
             analysis.judge(run, bundle, succeeded);
         }
         let fails = analysis.verdict.as_ref().is_some_and(|report| report.exit_code() == 1);
@@ -196,6 +212,28 @@ fn base(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
+fn measured(bundle: &Bundle) -> Vec<Measured> {
+    let results = bundle.files().filter(|file| file.path.starts_with("result/"));
+    let read = |path: &String| -> Option<Measured> {
+        let document: Value = serde_json::from_slice(&bundle.read(path)?).ok()?;
+        let at =
+            |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let cores = document.pointer("/machine/cores").and_then(Value::as_u64);
+        let machine = match (at("/machine/cpu"), cores) {
+            (cpu, Some(cores)) if !cpu.is_empty() => format!("{cpu}, {cores} cores"),
+            (cpu, _) => cpu,
+        };
+        let known = Measured {
+            file: path.clone(),
+            preset: at("/settings/preset"),
+            backend: at("/backend/name"),
+            machine,
+        };
+        (!known.preset.is_empty() || !known.backend.is_empty()).then_some(known)
+    };
+    results.filter_map(|file| read(&file.path)).collect()
+}
+
 /// Results where every step left its own, else also the logs: what a step wrote before it failed counts as well.
 fn figures(bundle: &Bundle, whole: bool) -> Vec<PathBuf> {
     let there = |name: &str| bundle.files().any(|file| file.path.starts_with(name));
@@ -305,7 +343,10 @@ mod tests {
             (found.outcome, found.findings.into_iter().map(|one| one.cause).collect::<Vec<_>>())
         };
         assert_eq!(left(Target::Ssh, &["k8s-dns-policy"]), (Outcome::NotDeterminable, Vec::new()));
-        assert_eq!(left(Target::Slurm, &["k8s-dns-policy", "xid"]), (Outcome::CauseFound, vec!["xid".to_owned()]));
+        assert_eq!(
+            left(Target::Slurm, &["k8s-dns-policy", "xid"]),
+            (Outcome::CauseFound, vec!["xid".to_owned()])
+        );
         assert_eq!(left(Target::Mpijob, &["k8s-dns-policy"]).1, ["k8s-dns-policy"]);
     }
 

@@ -102,6 +102,9 @@ pub fn run(
     let hosts = system.nodes();
     collect(system, &mut bundle, &mut seen, stop);
     let cleaned = clean(system, plan, &mut seen);
+    if cleaned == Some(true) && !stop.hurried() {
+        system.tidy(&mut seen);
+    }
     records(&bundle, &mut end);
     let mut launch = Finish { plan, started, hosts, cleaned, end };
     launch.finish(bundle, seen, stop)
@@ -242,7 +245,7 @@ impl Finish<'_> {
             ending: End { reason: bundle.clean(&end.reason), ..end.clone() },
             exit_code: code,
             cleaned: self.cleaned,
-            hosts: self.hosts.clone(),
+            hosts: self.hosts(&bundle),
             events: events.collect(),
             ..Outcome::of(run, &bundle, &analysis)
         };
@@ -253,6 +256,15 @@ impl Finish<'_> {
         }
         let folder = bundle.folder().to_owned();
         Ok(Launched { code, bundle: Some(folder), outcome: Outcome { exit_code: code, ..outcome }, analysis })
+    }
+
+    /// Hosts as the system names them, or those on which its objects say that they were.
+    fn hosts(&self, bundle: &Bundle) -> Vec<String> {
+        if self.hosts.is_empty() {
+            outcome::placed(bundle).into_values().collect()
+        } else {
+            self.hosts.clone()
+        }
     }
 
     /// Says what a started run should have left.

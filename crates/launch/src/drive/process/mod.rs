@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::files::{Found, hand_over, outputs};
+use super::files::{Found, Taken, hand_over, outputs, remove};
 use super::follow::line_of;
 use super::{Collect, DriveError, Ending, Event, Show, Stop, System};
-use crate::bundle::clock::span;
+use crate::bundle::clock::{count, span};
 use crate::run::{Run, Target};
 use progress::Progress;
 use tree::Process;
@@ -51,6 +51,8 @@ pub struct Hosts<'a> {
     begun: bool,
     complaint: Option<String>,
     progress: Progress,
+    /// Files that were handed over whole.
+    taken: Vec<Taken>,
     /// Let `ssh.sh` copy the files and this host's binary to all hosts first.
     pub copy: bool,
 }
@@ -69,6 +71,7 @@ impl<'a> Hosts<'a> {
             begun: false,
             complaint: None,
             progress: Progress::new(Instant::now()),
+            taken: Vec::new(),
             copy: false,
         }
     }
@@ -208,7 +211,9 @@ impl<'a> Hosts<'a> {
                 Ending::Deadline { state: format!("the run's own deadline passed in step {step}{because}") }
             }
             Some(code @ (2 | 4)) if !self.begun => Ending::NeverStarted {
-                reason: format!("{unreached}{script} ended with exit code {code} before its first step{because}"),
+                reason: format!(
+                    "{unreached}{script} ended with exit code {code} before its first step{because}"
+                ),
             },
             Some(code) => Ending::Failed {
                 reason: format!("{unreached}{script} ended with exit code {code} in step {step}{because}"),
@@ -225,11 +230,11 @@ impl System for Hosts<'_> {
     fn describe(&mut self) -> Result<Vec<String>, DriveError> {
         let hosts = self.hosts();
         let mut lines = vec![format!(
-            "{} on {} hosts ({}) of {} ranks, at most {}",
+            "{} on {} ({}) of {}, at most {}",
             self.script(),
-            hosts.len(),
+            count(u32::try_from(hosts.len()).unwrap_or(u32::MAX), "host"),
             hosts.join(", "),
-            self.run.gpus_per_node,
+            count(self.run.gpus_per_node, "rank"),
             span(self.run.timeout_s)
         )];
         let args: String = self.args().iter().map(|arg| format!(" {arg}")).collect();
@@ -356,13 +361,18 @@ impl System for Hosts<'_> {
             to.log("console", &self.console)?;
         }
         if out.is_dir() {
-            outputs(&out, to)?;
+            self.taken = outputs(&out, to)?;
         }
         let list = self.folder.join(HOSTFILE);
         if list.is_file() {
             hand_over(&list, &Found::File("collected/hostfile.txt".to_owned()), to)?;
         }
         Ok(())
+    }
+
+    fn tidy(&mut self, show: &mut dyn Show) {
+        let Some(out) = &self.out else { return };
+        remove(&std::mem::take(&mut self.taken), out, show);
     }
 
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {

@@ -139,7 +139,10 @@ mod tests {
         assert_eq!(progress.due(&run, 0, now + Duration::from_secs(5)), None);
         let at = |seconds| now + Duration::from_secs(seconds);
         progress.hear("[node 0] worker: node 0 of 2: starting ranks 0 to 1 as expertrail");
-        assert_eq!(progress.due(&run, 0, at(30)).unwrap(), "step intranode: 2 of 4 ranks at the rendezvous, 30 s");
+        assert_eq!(
+            progress.due(&run, 0, at(30)).unwrap(),
+            "step intranode: 2 of 4 ranks at the rendezvous, 30 s"
+        );
         progress.hear("[1,2]<stdout>: worker: node 1 of 2: its ranks of 4 were started by mpirun (Open MPI)");
         assert_eq!(progress.due(&run, 0, at(40)), None, "shown 10 s ago");
         assert_eq!(progress.due(&run, 0, at(125)).unwrap(), "step intranode: 4 of 4 ranks run, 2 min 5 s");
