@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use expertrail_cluster::diagnose;
 use expertrail_cluster::kube::Process;
+use expertrail_launch::bundle::analyse::told;
 use expertrail_launch::bundle::launch_files;
 use expertrail_launch::drive::command::SearchPath;
 use expertrail_launch::drive::kube::{self, KubeSystem, RealClock};
@@ -246,8 +247,13 @@ fn summary(launched: &Launched) -> String {
     if let Some(report) = &launched.analysis.verdict {
         text += &format!("\n{}", report.text());
     }
-    if let Some(diagnosis) = &launched.analysis.diagnosis {
-        text += &format!("\n{}", diagnose::text(diagnosis));
+    // Where the logs name no cause, the ending below says what happened.
+    match launched.analysis.diagnosis.as_ref() {
+        Some(diagnosis) if diagnosis.outcome == diagnose::Outcome::NothingFound => {
+            text += "\nthe logs name no cause\n";
+        }
+        Some(diagnosis) => text += &format!("\n{}", told(diagnosis)),
+        None => {}
     }
     text += &format!("\nrun {}: {}\n", outcome.run, outcome.ending.words());
     for missing in outcome.missing.iter().take(10) {
@@ -272,6 +278,7 @@ fn word(launched: &Launched) -> &'static str {
         3 => "NOT RUN",
         124 => "DEADLINE",
         130 => "INTERRUPTED",
+        2 => "REFUSED",
         _ => "NO ACCESS",
     }
 }
