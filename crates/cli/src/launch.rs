@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use expertrail_cluster::diagnose;
 use expertrail_cluster::kube::Process;
+use expertrail_launch::bundle::analyse::told;
 use expertrail_launch::bundle::launch_files;
 use expertrail_launch::drive::command::SearchPath;
 use expertrail_launch::drive::kube::{self, KubeSystem, RealClock};
@@ -252,10 +253,13 @@ fn summary(launched: &Launched) -> String {
     if let Some(report) = &launched.analysis.verdict {
         let _ = write!(text, "\n{}", report.text());
     }
-    // "Nothing wrong found" beside a run that failed or never started would mislead: its ending below says what happened.
-    let told = launched.analysis.diagnosis.as_ref();
-    if let Some(diagnosis) = told.filter(|told| told.outcome != diagnose::Outcome::NothingFound) {
-        let _ = write!(text, "\n{}", diagnose::text(diagnosis));
+    // Where the logs name no cause, the ending below says what happened.
+    match launched.analysis.diagnosis.as_ref() {
+        Some(diagnosis) if diagnosis.outcome == diagnose::Outcome::NothingFound => {
+            text += "\nthe logs name no cause\n";
+        }
+        Some(diagnosis) => drop(write!(text, "\n{}", told(diagnosis))),
+        None => {}
     }
     let _ = writeln!(text, "\nrun {}: {}", outcome.run, outcome.ending.words());
     for missing in outcome.missing.iter().take(10) {
@@ -282,6 +286,7 @@ fn word(launched: &Launched) -> &'static str {
         3 => "NOT RUN",
         124 => "DEADLINE",
         130 => "INTERRUPTED",
+        2 => "REFUSED",
         _ => "NO ACCESS",
     }
 }

@@ -12,11 +12,12 @@ use expertrail::group::CancelToken;
 use expertrail_cluster::kube::Process;
 use expertrail_cluster::kube::rights::Subject;
 use expertrail_launch::drive::kube::{self, Place, RealClock, Site, Uses, Which};
+use expertrail_launch::drive::launch::read;
 use expertrail_launch::drive::{DriveError, Event, Show};
-use expertrail_launch::run::{self, Run};
+use expertrail_launch::run::{self, Run, Target};
 use expertrail_launch::spec::Spec;
 
-use crate::node::{Stop, finish, print};
+use crate::node::{Stop, finish, print, safe};
 
 /// The namespace of runs that name none.
 const NAMESPACE: &str = "expertrail";
@@ -106,8 +107,8 @@ struct Terminal;
 impl Show for Terminal {
     fn show(&mut self, event: Event) {
         match event {
-            Event::Step(text) | Event::State(text) | Event::Line(text) => eprintln!("{text}"),
-            Event::Warning(text) => eprintln!("warning: {text}"),
+            Event::Step(text) | Event::State(text) | Event::Line(text) => eprintln!("{}", safe(&text)),
+            Event::Warning(text) => eprintln!("warning: {}", safe(&text)),
         }
     }
 }
@@ -136,21 +137,7 @@ fn stop(error: &DriveError) -> Stop {
 
 /// The run in a directory.
 fn load(folder: &Path) -> Result<Run, Stop> {
-    let file = folder.join("run.json");
-    let text = std::fs::read_to_string(&file).map_err(|error| {
-        Stop::usage(format!("{}: {error}; wanted a directory that `expertrail render` wrote", file.display()))
-    })?;
-    let run: Run =
-        serde_json::from_str(&text).map_err(|error| Stop::usage(format!("{}: {error}", file.display())))?;
-    if run.schema != run::SCHEMA {
-        return Err(Stop::usage(format!(
-            "{}: schema {}, and this program knows {}: render the run again",
-            file.display(),
-            run.schema,
-            run::SCHEMA
-        )));
-    }
-    Ok(run)
+    read(folder).map_err(|error| stop(&error))
 }
 
 /// A run's id, and where it is.
@@ -242,7 +229,7 @@ fn try_logs(args: &LogsArgs) -> Result<u8, Stop> {
     let mut broken = false;
     let mut out = |line: &str| {
         let mut stdout = std::io::stdout().lock();
-        broken |= writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_err();
+        broken |= writeln!(stdout, "{}", safe(line)).and_then(|()| stdout.flush()).is_err();
     };
     kube::logs(&site, &id, which, follow, &mut out).map_err(|error| stop(&error))?;
     // A reader that has gone (`| head`) is no error.
@@ -297,6 +284,12 @@ pub(crate) fn rbac(args: &RbacArgs) -> u8 {
 
 fn try_rbac(args: &RbacArgs) -> Result<u8, Stop> {
     let run = args.run.as_deref().map(|path| resolve(path, &args.target)).transpose()?;
+    if let Some(run) = run.as_ref().filter(|run| !matches!(run.target, Target::K8sJob | Target::Mpijob)) {
+        let target = run.target.name();
+        return Err(Stop::usage(format!(
+            "the run was rendered for {target}, which needs no rights in Kubernetes"
+        )));
+    }
     let uses = run.as_ref().map_or(Uses::ALL, |run| Uses::of(run, true));
     let namespace = args.namespace.clone().or_else(|| run.map(|run| run.kubernetes.namespace));
     let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());

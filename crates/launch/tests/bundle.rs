@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use expertrail_launch::ab::{self, Difference, Layer, Side};
-use expertrail_launch::bundle::outcome::{DiagnosisLine, End, Outcome};
+use expertrail_launch::bundle::outcome::{DiagnosisLine, End, Outcome, VerdictLine};
 use expertrail_launch::drive::Ending;
 use expertrail_launch::drive::launch::{self, Launched, Plan};
 use expertrail_launch::render;
@@ -229,6 +229,99 @@ fn layers() {
     let mut elsewhere = pass("A");
     elsewhere.outcome.hosts = vec!["gpu-1".to_owned(), "gpu-7".to_owned()];
     assert_eq!(layer(elsewhere, fail("B", "application-error")), Layer::NotDecided);
+}
+
+/// Two runs that end well and fail on figures: the same ones on the same nodes, and others.
+#[test]
+fn figures_of_two_failed_runs_are_set_beside_each_other() {
+    let low = |name: &str, reasons: &[&str]| {
+        let mut side = side(name, "succeeded", 1, None, true);
+        side.bundle = format!("ab/{name}");
+        let reasons = reasons.iter().map(|one| (*one).to_owned()).collect();
+        side.outcome.verdict = Some(VerdictLine { status: "fail".to_owned(), reasons });
+        side
+    };
+    let variables = ["image".to_owned()];
+    let a = low("A", &["J001 inter-node dispatch bf16: 12.1 GB/s", "J009 x: y"]);
+    let same = low("B", &["J001 inter-node dispatch bf16: 13.4 GB/s"]);
+    let text = ab::text(&ab::decide(&variables, Vec::new(), a.clone(), same));
+    for word in [
+        "CLUSTER LAYER",
+        "both fail on J001 inter-node dispatch bf16: A 12.1 GB/s; B 13.4 GB/s",
+        "expertrail judge ab/B/result --baseline ab/A/verdict.json",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let other = low("B", &["J001 intra-node combine bf16: 100 GB/s"]);
+    let text = ab::text(&ab::decide(&variables, Vec::new(), a, other));
+    assert!(text.contains("NOT DECIDED") && text.contains("they fail on different figures"), "{text}");
+    // Nothing is known of either: the next step can be typed.
+    let broken = |name: &str| {
+        let mut side = side(name, "failed", 1, None, true);
+        side.bundle = format!("ab/{name}");
+        side
+    };
+    let text = ab::text(&ab::decide(&variables, Vec::new(), broken("A"), broken("B")));
+    assert!(text.contains("expertrail diagnose ab/A/logs ab/A/state"), "{text}");
+}
+
+/// Pods that were placed and never ran say nothing: their hosts are those of the objects.
+#[test]
+fn hosts_of_a_kubernetes_run_that_left_no_facts_come_from_its_pods() {
+    let (_root, folder) = rendered_with(
+        "name = \"a\"\nengine = \"command\"\ncommand = [\"x\"]\nnodes = 2\n[hosts]\nnames = [\"h\", \"i\"]\n",
+    );
+    let pod = |index: u32, host: &str| {
+        format!(
+            r#"{{"kind":"Pod","metadata":{{"labels":{{"batch.kubernetes.io/job-completion-index":"{index}"}}}},"spec":{{"nodeName":"{host}"}}}}"#
+        )
+    };
+    let objects = format!(r#"{{"items":[{},{},{{"kind":"Job"}}]}}"#, pod(1, "gpu-b"), pod(0, "gpu-a"));
+    let failed = Ending::Failed { reason: "r".to_owned(), code: Some(1) };
+    let mut fake = Fake {
+        hosts: Vec::new(),
+        state: vec![("objects.json".to_owned(), objects.into_bytes())],
+        ..Fake::ending(failed)
+    };
+    let outcome = go(&mut fake, &folder).outcome;
+    assert_eq!(outcome.hosts, ["gpu-a", "gpu-b"]);
+    let hosts: Vec<Option<&str>> = outcome.per_node.iter().map(|node| node.host.as_deref()).collect();
+    assert_eq!(hosts, [Some("gpu-a"), Some("gpu-b")]);
+}
+
+/// One node of two ranks; a result beside it. What the page shows of both.
+#[test]
+fn the_page_has_settings_times_and_exit_codes() {
+    let (_root, folder) =
+        rendered_with("name = \"a\"\nnodes = 1\ngpus_per_node = 2\n[hosts]\nnames = [\"h\"]\n");
+    let result = std::fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/h200-x2/bench-guide-intranode.json"),
+    )
+    .unwrap();
+    let exit = |rank: u32| {
+        let text = format!(r#"{{"rank":{rank},"node":0,"host":"h","code":0,"seconds":3.0,"stopped":false}}"#);
+        (format!("exit/rank-{rank}.json"), text.into_bytes())
+    };
+    let mut fake = Fake {
+        files: vec![("collected/node-0/result-intranode.json".to_owned(), result), exit(0), exit(1)],
+        hosts: vec!["h".to_owned()],
+        ..Fake::ending(Ending::Succeeded)
+    };
+    let launched = go(&mut fake, &folder);
+    let html = std::fs::read_to_string(launched.bundle.unwrap().join("report.html")).unwrap();
+    for word in [
+        "1 node of 2 ranks",
+        "guide-intranode",
+        "<td>cuda</td>",
+        "Intel(R) Xeon(R) Processor, 32 cores",
+        " us (p50)",
+        "0 (2 ranks)",
+        "2 of 2 recorded ranks ended with 0",
+        "exit code 0",
+    ] {
+        assert!(html.contains(word), "{word}: {html}");
+    }
+    assert!(!html.contains("1 nodes"), "{html}");
 }
 
 #[test]

@@ -199,6 +199,16 @@ fn a_success_without_its_result_is_no_pass() {
     assert_eq!(nodes, [false]);
 }
 
+/// Ended well and below what its figures must be, or never started: the logs that show nothing are no good news.
+#[test]
+fn logs_that_show_nothing_are_no_good_news_of_a_run_that_failed() {
+    let (_root, folder) = rendered();
+    let failed = Ending::Failed { reason: "x".to_owned(), code: Some(1) };
+    let launched = go(&mut Fake::ending(failed), &Keys::default(), &folder).unwrap();
+    let text = std::fs::read_to_string(launched.bundle.unwrap().join("diagnosis.txt")).unwrap();
+    assert!(!text.contains("NOTHING WRONG"), "{text}");
+}
+
 #[test]
 fn results_count_up_and_a_named_directory_is_never_overwritten() {
     let (_root, folder) = rendered();

@@ -186,7 +186,7 @@ fn place(name: &str) -> String {
     }
 }
 
-pub(crate) fn is_json(name: &str) -> bool {
+fn is_json(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|end| end.eq_ignore_ascii_case("json"))
 }
 
@@ -210,10 +210,6 @@ fn beside(name: &str, copy: usize) -> String {
         _ => format!("{file}.{copy}"),
     };
     if folder.is_empty() { file } else { format!("{folder}/{file}") }
-}
-
-fn is_log(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|end| end == "log")
 }
 
 fn crc32(bytes: &[u8]) -> String {
@@ -282,7 +278,10 @@ fn walk(folder: &Path, above: &str, depth: usize, files: &mut Vec<(String, PathB
             && (FILLED.contains(&name.as_str()) || name.starts_with("job-") || name.starts_with("out-"));
         if about.is_dir() && depth < 3 && !filled {
             walk(&entry.path(), &format!("{whole}/"), depth + 1, files);
-        } else if about.is_file() && about.len() <= RENDERED_LIMIT && !is_log(&name) {
+        } else if about.is_file()
+            && about.len() <= RENDERED_LIMIT
+            && entry.path().extension().is_none_or(|kind| kind != "log")
+        {
             files.push((whole, entry.path()));
         }
     }

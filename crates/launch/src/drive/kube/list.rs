@@ -31,18 +31,6 @@ pub enum Which {
     All,
 }
 
-/// Cluster nodes that the run's pods are on, in the order of the run's nodes; empty where they cannot be seen.
-pub(super) fn hosts(site: &Site<'_>, id: &str) -> Vec<String> {
-    let snapshot = snapshot(site, id).unwrap_or_default();
-    let mut hosts: Vec<String> = Vec::new();
-    for host in snapshot.nodes().filter_map(|pod| pod.node.clone()) {
-        if !hosts.contains(&host) {
-            hosts.push(host);
-        }
-    }
-    hosts
-}
-
 fn snapshot(site: &Site<'_>, id: &str) -> Result<Snapshot, DriveError> {
     let mut items: Vec<Value> = Vec::new();
     for kinds in ["pods,jobs", "mpijobs.kubeflow.org"] {

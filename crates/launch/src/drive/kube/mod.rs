@@ -315,11 +315,6 @@ impl System for KubeSystem<'_> {
         self.watch.run(&task, show, stop, until)
     }
 
-    fn nodes(&mut self) -> Vec<String> {
-        let id = self.run.id.clone();
-        self.site().map(|site| list::hosts(site, &id)).unwrap_or_default()
-    }
-
     fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError> {
         let id = self.run.id.clone();
         let followed = std::mem::take(&mut self.watch).into_logs();
