@@ -426,7 +426,7 @@ fn a_watch_that_is_cut_goes_on_and_shows_nothing_twice() {
     });
     world.hook(|args, t| {
         (args[0] == "logs" && (70..80).contains(&t)).then(|| {
-            Err(KubectlError::Deadline { what: "logs".to_owned(), limit: std::time::Duration::from_secs(60) })
+            Err(KubectlError::Deadline { what: "logs".to_owned(), limit: std::time::Duration::from_mins(1) })
         })
     });
     let launched = case.launch(&world, None);
@@ -476,7 +476,7 @@ fn credentials_that_have_expired() {
 fn what_is_there_already_is_not_touched() {
     let case = Case::new("[kubernetes]\nbinary = \"image\"\n");
     let world = World::new(RUN, NAMESPACE, well);
-    world.put(json!({"kind": "Job", "metadata": {"name": RUN, "labels": {"expertrail.dev/run": RUN}}}));
+    world.put(&json!({"kind": "Job", "metadata": {"name": RUN, "labels": {"expertrail.dev/run": RUN}}}));
     let launched = case.launch(&world, None);
     has(
         &launched.error().to_string(),
@@ -503,7 +503,7 @@ fn a_namespace_that_was_there_stays_as_it_was() {
     let case = Case::new("[kubernetes]\nbinary = \"image\"\n");
     let world = World::new(RUN, NAMESPACE, well);
     let theirs = json!({"kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": {"team": "x"}}});
-    world.put(theirs);
+    world.put(&theirs);
     let launched = case.launch(&world, None);
     assert_eq!(launched.ending, Ok(Ending::Succeeded));
     launched.clean(&world);
