@@ -32,12 +32,24 @@ pub(crate) enum Command {
     Compare(crate::compare::CompareArgs),
     /// What a run should reach on a machine, which link binds, and whether its settings can work, before it is started.
     Plan(Box<crate::plan::PlanArgs>),
+    /// What in a launch file fails at once, or runs wrong without saying so: objects of Kubernetes, batch scripts, shell, variables.
+    Lint(crate::lint::LintArgs),
     /// What the numbers of a benchmark run mean: against references, the roofline, and the patterns of known faults.
     Judge(crate::judge::JudgeArgs),
     /// What went wrong, from logs: the first failure, its cause, the evidence, and the remedy.
     Diagnose(crate::diagnose::DiagnoseArgs),
     /// What a cause is: how it works, its signs, the remedy, the sources.
     Explain(crate::explain::ExplainArgs),
+    /// Launch files for a system, from one description of a run.
+    #[command(subcommand)]
+    Render(Box<crate::render::RenderCommand>),
+    /// Start a run, watch it, collect everything, say what it means, and leave the system clean.
+    Launch(Box<crate::launch::LaunchArgs>),
+    /// What runs inside a job, started by launch files.
+    #[command(name = expertrail_launch::worker::SUBCOMMAND, subcommand, hide = true)]
+    Worker(crate::worker::WorkerCommand),
+    /// What a shell needs to complete this program's words.
+    Completion(crate::completion::CompletionArgs),
     /// What there is of a run in a Kubernetes cluster, and how it stands.
     Status(crate::runs::StatusArgs),
     /// Logs of a run in a Kubernetes cluster.
@@ -131,7 +143,7 @@ fn skew(text: &str) -> Result<f64, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches('s');
     match number.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= 86_400.0 => Ok(Duration::from_secs_f64(s)),

@@ -6,16 +6,21 @@ mod bench;
 mod check;
 mod check_kube;
 mod compare;
+mod completion;
 mod diagnose;
 mod explain;
 mod facts;
 mod judge;
+mod launch;
+mod lint;
 mod node;
 mod plan;
 mod progress;
+mod render;
 mod runs;
 mod stack;
 mod topo;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -32,9 +37,14 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Stack(args) }) => stack::main(&args),
         Ok(Cli { command: Command::Compare(args) }) => compare::main(&args),
         Ok(Cli { command: Command::Plan(args) }) => plan::main(&args),
+        Ok(Cli { command: Command::Lint(args) }) => lint::main(&args),
         Ok(Cli { command: Command::Judge(args) }) => judge::main(&args),
         Ok(Cli { command: Command::Diagnose(args) }) => diagnose::main(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::main(&args),
+        Ok(Cli { command: Command::Launch(args) }) => launch::main(&args),
+        Ok(Cli { command: Command::Render(command) }) => render::main(&command),
+        Ok(Cli { command: Command::Worker(command) }) => worker::main(command),
+        Ok(Cli { command: Command::Completion(args) }) => completion::main(&args),
         Ok(Cli { command: Command::Status(args) }) => runs::status(&args),
         Ok(Cli { command: Command::Logs(args) }) => runs::logs(&args),
         Ok(Cli { command: Command::Clean(args) }) => runs::clean(&args),

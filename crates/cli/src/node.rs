@@ -26,9 +26,19 @@ impl Stop {
         &self.message
     }
 
+    /// With words before what is printed.
+    pub(crate) fn of(self, what: &str) -> Self {
+        Self { message: format!("{what}{}", self.message), ..self }
+    }
+
     /// Nothing can be said.
     pub(crate) fn inconclusive(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 3 }
+    }
+
+    /// Another exit code: of what ran inside.
+    pub(crate) fn with_code(message: impl Into<String>, code: u8) -> Self {
+        Self { message: message.into(), code }
     }
 
     /// No access: a file, device, cluster.

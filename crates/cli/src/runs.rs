@@ -1,4 +1,7 @@
-//! Runs in a Kubernetes cluster: what there is of one, its logs, its removal, and the rights that a launch needs.
+//! Runs that were started: what there is of one, its logs, its removal, and the rights that a launch needs on Kubernetes.
+
+#[path = "runs_elsewhere.rs"]
+mod elsewhere;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +13,7 @@ use expertrail_cluster::kube::Process;
 use expertrail_cluster::kube::rights::Subject;
 use expertrail_launch::drive::kube::{self, Place, RealClock, Site, Uses, Which};
 use expertrail_launch::drive::{DriveError, Event, Show};
-use expertrail_launch::run::{self, Run, Target};
+use expertrail_launch::run::{self, Run};
 use expertrail_launch::spec::Spec;
 
 use crate::node::{Stop, finish, print};
@@ -155,12 +158,6 @@ fn find(given: &str, place: &Where) -> Result<(String, Place), Stop> {
     let folder = Path::new(given);
     let (id, rendered) = if folder.is_dir() {
         let run = load(folder)?;
-        if !matches!(run.target, Target::K8sJob | Target::Mpijob) {
-            return Err(Stop::usage(format!(
-                "{given} was rendered for {}: this looks at runs in Kubernetes",
-                run.target.name()
-            )));
-        }
         (run.id, Some(run.kubernetes))
     } else {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -193,6 +190,9 @@ pub(crate) fn status(args: &StatusArgs) -> u8 {
 }
 
 fn try_status(args: &StatusArgs) -> Result<u8, Stop> {
+    if let Some(run) = args.run.as_deref().map(elsewhere::of).transpose()?.flatten() {
+        return elsewhere::status(&run);
+    }
     let kubectl = args.place.kubectl()?;
     let (id, place) = if let Some(run) = &args.run {
         let (id, place) = find(run, &args.place)?;
@@ -225,6 +225,9 @@ pub(crate) fn logs(args: &LogsArgs) -> u8 {
 }
 
 fn try_logs(args: &LogsArgs) -> Result<u8, Stop> {
+    if let Some(run) = elsewhere::of(&args.run)? {
+        return elsewhere::logs(&run, args.all);
+    }
     let (id, place) = find(&args.run, &args.place)?;
     let kubectl = args.place.kubectl()?;
     let site = Site::open(&kubectl, &RealClock, &place).map_err(|error| stop(&error))?;
@@ -251,6 +254,9 @@ pub(crate) fn clean(args: &CleanArgs) -> u8 {
 }
 
 fn try_clean(args: &CleanArgs) -> Result<u8, Stop> {
+    if let Some(run) = elsewhere::of(&args.run)? {
+        return elsewhere::clean(&run, args.yes);
+    }
     let (id, place) = find(&args.run, &args.place)?;
     let kubectl = args.place.kubectl()?;
     let site = Site::open(&kubectl, &RealClock, &place).map_err(|error| stop(&error))?;

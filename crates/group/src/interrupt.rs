@@ -69,14 +69,18 @@ pub(crate) fn cancel_flag() -> std::io::Result<Arc<AtomicBool>> {
     Ok(Arc::clone(&shared.cancel))
 }
 
-/// While it lives, signals are counted instead of ending the process.
-pub(crate) struct Watch {
+/// While it lives, SIGINT and SIGTERM are counted instead of ending the process.
+pub struct Watch {
     shared: &'static Shared,
     count: AtomicUsize,
 }
 
 impl Watch {
-    pub(crate) fn new() -> std::io::Result<Self> {
+    /// Counts from now on.
+    ///
+    /// # Errors
+    /// When the signal handlers cannot be installed.
+    pub fn new() -> std::io::Result<Self> {
         let shared = shared()?;
         let mut watches = shared.watches.lock().unwrap_or_else(PoisonError::into_inner);
         if *watches == 0 {
@@ -89,7 +93,7 @@ impl Watch {
     }
 
     /// Signals so far; several within one look count as one.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         if self.shared.raised.swap(false, Ordering::AcqRel) {
             self.count.fetch_add(1, Ordering::AcqRel);
         }

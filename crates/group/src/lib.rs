@@ -37,6 +37,7 @@ pub use cancel::CancelToken;
 pub use error::{GroupError, InCall, Peer, Result};
 pub use group::Group;
 pub use identity::{Endpoint, Identity, IdentityError, Launcher};
+pub use interrupt::Watch as SignalWatch;
 pub use join::{JoinOptions, Notice};
 pub use parent::{Bond, bind_to_parent, exec_bound};
 pub use token::JobToken;

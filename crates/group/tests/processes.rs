@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use expertrail_group::spawn::{End, Failure, LaunchError, LocalLaunch, Outcome, Prefix, RankExit};
+use expertrail_group::spawn::{Crew, End, Failure, LaunchError, LocalLaunch, Outcome, Prefix, RankExit};
 use expertrail_group::{CancelToken, Group, JoinOptions, bind_to_parent, exec_bound};
 use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 
@@ -143,6 +143,29 @@ fn ranks_find_each_other_and_their_declared_places() {
     assert!(outcome.is_success(), "{outcome:?}\n{out}\n{err}");
     assert_eq!(outcome.exit_code(), 0);
     assert!(out.lines().any(|line| line == "0/0 0/1 1/0 1/1 2/0"), "{out}");
+}
+
+#[test]
+fn ranks_of_the_callers_own_commands_keep_their_numbers() {
+    let command = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    };
+    let (out, err) = (Sink::default(), Sink::default());
+    let crew = Crew::new(vec![
+        (9, command("echo $WORLD_SIZE; sleep 0.3; exit 4")),
+        (8, command("echo $EXPERTRAIL_PARENT_PID $EXPERTRAIL_RANK")),
+    ]);
+    let outcome = crew.run_to(out.clone(), err).unwrap();
+    let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    // No identity is given to them, only the launcher's process.
+    assert_eq!(lines, [format!("[rank 8] {}", std::process::id()).as_str(), "[rank 9] "]);
+    assert_eq!(outcome.first_failure, Some(Failure { rank: 9, exit: RankExit::Code(4) }));
+    assert_eq!(outcome.ranks.iter().map(|rank| rank.rank).collect::<Vec<_>>(), [9, 8]);
+    assert!(outcome.ranks[0].after >= SECOND * 3 / 10 && outcome.ranks[0].after < SECOND * 10);
 }
 
 #[test]

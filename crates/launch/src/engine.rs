@@ -1,7 +1,10 @@
 //! The command lines that run inside a job.
 
+use expertrail_cluster::check::Target;
+
+use crate::platform::Fabric;
 use crate::run::{Pins, Run, Step};
-use crate::spec::{Contract, Preflight};
+use crate::spec::{Contract, Engine, Preflight};
 
 /// Our benchmark for `DeepEP`, one file without dependencies.
 pub const DEEPEP_FILE: &str = "deepep_bench.py";
@@ -105,10 +108,15 @@ impl Part {
 pub fn worker(run: &Run, step: &Step, part: Part, place: &Place) -> Vec<Word> {
     let mut words = vec![place.binary.clone(), "worker".into(), part.name().into()];
     let mut option = |name: &str, value: Word| words.extend([Word::from(name), value]);
-    option("--run-id", run.id.clone().into());
-    option("--nodes", step.nodes.to_string().into());
-    option("--ranks-per-node", run.gpus_per_node.to_string().into());
     if part != Part::Preflight {
+        option("--run-id", run.id.clone().into());
+    }
+    // srun and mpirun tell a rank how many nodes there are.
+    if part != Part::Rank {
+        option("--nodes", step.nodes.to_string().into());
+    }
+    if part != Part::Preflight {
+        option("--ranks-per-node", run.gpus_per_node.to_string().into());
         option("--contract", step.contract.name().into());
         option("--master", place.master.clone());
         option("--master-port", run.port.to_string().into());
@@ -121,19 +129,17 @@ pub fn worker(run: &Run, step: &Step, part: Part, place: &Place) -> Vec<Word> {
             option("--pins", pins.into());
         }
     }
-    option("--out", place.out.clone().into());
-    match part {
-        Part::Node | Part::Preflight => option("--preflight", run.preflight.name().into()),
-        Part::Rank => {}
+    // The worker puts `exit/rank-N.json` under it.
+    option(if part == Part::Rank { "--record" } else { "--out" }, place.out.clone().into());
+    if part != Part::Rank {
+        option("--preflight", run.preflight.name().into());
+        option("--for", wanted_for(run).into());
     }
     if part == Part::Node {
         option("--timeout", run.timeout_s.to_string().into());
         for file in &step.collect {
             option("--collect", fill(file, place).into());
         }
-    }
-    if part == Part::Rank {
-        option("--record", format!("{}/exit", place.out).into());
     }
     if place.frames && part != Part::Rank {
         words.push("--frames".into());
@@ -146,6 +152,18 @@ pub fn worker(run: &Run, step: &Step, part: Part, place: &Place) -> Vec<Word> {
         words.extend(argv(step, place));
     }
     words
+}
+
+/// What the check of a node looks at it for, as `expertrail check --for` calls it.
+fn wanted_for(run: &Run) -> &'static str {
+    let target = match (run.engine, run.fabric) {
+        (Engine::Expertrail, _) => Target::Expertrail,
+        (_, Fabric::Efa) => Target::DeepepEfa,
+        // Both get the variables of IBGDA.
+        (Engine::Deepep, _) | (Engine::Command, Fabric::Infiniband) => Target::DeepepIbgda,
+        (Engine::Command, Fabric::Unknown) => Target::Nccl,
+    };
+    target.name()
 }
 
 /// Program and arguments of the step, with the directories filled in.

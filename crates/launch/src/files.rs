@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+/// Marks a directory that was rendered, and may be rendered again.
+const MARK: &str = ".rendered";
+
 /// A text file with its place in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
@@ -29,7 +32,7 @@ pub struct FileSet {
 pub enum WriteError {
     /// Something else is there.
     #[error(
-        "{} exists and is no directory of a rendered run (it has no run.json): give another directory with -o, or an empty one",
+        "{} exists and is no directory of a rendered run (it has no .rendered): give another directory with -o, or an empty one",
         .0.display()
     )]
     Foreign(PathBuf),
@@ -76,10 +79,17 @@ impl FileSet {
         };
         if folder.exists() {
             let mut entries = fs::read_dir(folder).map_err(system(folder))?;
-            if entries.next().is_some() && !folder.join("run.json").is_file() {
+            if entries.next().is_some() && !folder.join(MARK).is_file() {
                 return Err(WriteError::Foreign(folder.to_owned()));
             }
         }
+        fs::create_dir_all(folder).map_err(system(folder))?;
+        let mark = folder.join(MARK);
+        fs::write(
+            &mark,
+            "Files of this directory were written by `expertrail render`, which may write them anew.\n",
+        )
+        .map_err(system(&mark))?;
         for file in &self.files {
             let path = folder.join(&file.path);
             if let Some(parent) = path.parent() {

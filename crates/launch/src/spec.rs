@@ -233,6 +233,8 @@ pub struct Kubernetes {
     pub namespace: Option<String>,
     /// Labels that nodes must have.
     pub node_selector: BTreeMap<String, String>,
+    /// Nodes by name (label `kubernetes.io/hostname`): only these are taken. `launch --ab` sets it for the second run.
+    pub hostnames: Vec<String>,
     /// Taints that are tolerated, as `key`, `key=value`, with `:Effect` behind.
     pub tolerations: Vec<String>,
     /// Secret of the registry.
@@ -247,6 +249,8 @@ pub struct Kubernetes {
     pub allocatable_memory: Option<String>,
     /// Size of `/dev/shm`.
     pub shm: Option<String>,
+    /// Extended resource of the GPUs; empty for none (ranks on the CPU).
+    pub gpu_resource: Option<String>,
     /// Extended resource of the NICs; empty for none.
     pub rdma_resource: Option<String>,
     /// How many of it.
@@ -370,12 +374,7 @@ impl Spec {
         if overrides.is_empty() {
             return Ok(spec);
         }
-        let mut table: toml::Table = toml::from_str(text).map_err(|error| place(name, text, &error))?;
-        for given in overrides {
-            set(&mut table, given)?;
-        }
-        let merged = toml::to_string(&table)
-            .map_err(|error| SpecError::Override { given: overrides.join(" "), reason: error.to_string() })?;
+        let merged = Self::merged(name, text, overrides)?;
         toml::from_str(&merged).map_err(|error| match place("--set", &merged, &error) {
             SpecError::UnknownKey { key, nearest, known, .. } => {
                 SpecError::UnknownKey { at: format!("--set {}", overrides.join(" ")), key, nearest, known }
@@ -383,6 +382,24 @@ impl Spec {
             SpecError::Form { reason, .. } => SpecError::Override { given: overrides.join(" "), reason },
             other @ SpecError::Override { .. } => other,
         })
+    }
+}
+
+impl Spec {
+    /// `text` with `overrides` in it, as [`Spec::parse`] reads both together: what was run, in one file. Comments are lost with overrides.
+    ///
+    /// # Errors
+    /// When the text is no TOML or an override cannot be.
+    pub fn merged(name: &str, text: &str, overrides: &[String]) -> Result<String, SpecError> {
+        if overrides.is_empty() {
+            return Ok(text.to_owned());
+        }
+        let mut table: toml::Table = toml::from_str(text).map_err(|error| place(name, text, &error))?;
+        for given in overrides {
+            set(&mut table, given)?;
+        }
+        toml::to_string(&table)
+            .map_err(|error| SpecError::Override { given: overrides.join(" "), reason: error.to_string() })
     }
 }
 

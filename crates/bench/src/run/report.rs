@@ -157,6 +157,8 @@ pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, Bench
         verification,
         memory: Some(memory),
         warnings,
+        rails: Vec::new(),
+        parts: Vec::new(),
         verdict,
     };
     let sums = |rank: usize, tokens: u64| guide_sums(options, &cards[rank], tokens);

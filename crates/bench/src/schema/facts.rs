@@ -98,7 +98,7 @@ pub struct Host {
 /// What moved the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
-    /// `host` or `cuda`.
+    /// `host` or `cuda`; `deepep` where DeepEP's own library moved the rows.
     pub name: String,
     /// Vector path of the CPU backend: `portable`, `avx2`, `avx512`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,6 +12,7 @@ mod build;
 pub mod conform;
 mod facts;
 mod ops;
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ pub use ops::{
     ByteSpread, Memory, Op, OpResult, RankOp, Received, RowsIn, Span, Status, Verdict, Verification,
     VerifyMode,
 };
+pub use parts::{Part, RailBytes};
 
 /// The schema's id, which stands in every document's `schema`.
 pub const SCHEMA_ID: &str = "expertrail.result/1";
@@ -77,7 +79,13 @@ pub struct ResultFile {
     /// What the reader must know before trusting the numbers.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// The end of it.
+    /// What ports sent while the iterations were timed; empty where nobody read their counters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rails: Vec<RailBytes>,
+    /// Further benchmarks of the same run; the top level holds the one that reaches farthest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+    /// The end of it, parts included.
     pub verdict: Verdict,
 }
 

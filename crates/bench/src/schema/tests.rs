@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::conform::result_violations;
-use super::{ReadError, ResultFile, SCHEMA_ID, Status};
+use super::{Part, RailBytes, ReadError, ResultFile, SCHEMA_ID, Status};
 use crate::sample;
 
 fn document() -> Value {
@@ -15,6 +15,42 @@ fn what_is_written_conforms_and_reads_back() {
     assert_eq!(result_violations(&document()), Vec::<String>::new());
     let text = serde_json::to_string(&sample::result(3)).unwrap();
     assert_eq!(ResultFile::from_json(&text).unwrap(), sample::result(3));
+}
+
+fn rail() -> RailBytes {
+    RailBytes {
+        rank: 1,
+        host: "node-a".to_owned(),
+        device: "mlx5_2".to_owned(),
+        port: 1,
+        sent_bytes: 3_000_000,
+    }
+}
+
+fn part(of: &ResultFile) -> Part {
+    Part {
+        settings: of.settings.clone(),
+        topology: of.topology.clone(),
+        ops: of.ops.clone(),
+        received: of.received.clone(),
+        verification: of.verification.clone(),
+        rails: vec![rail()],
+        verdict: of.verdict.clone(),
+    }
+}
+
+#[test]
+fn further_benchmarks_of_a_run_read_back_and_are_checked() {
+    let mut result = sample::result(2);
+    result.parts = vec![part(&result)];
+    let document = serde_json::to_value(&result).unwrap();
+    assert_eq!(result_violations(&document), Vec::<String>::new());
+    assert_eq!(ResultFile::from_json(&document.to_string()).unwrap(), result);
+    for place in ["/parts/0/settings/hidden", "/parts/0/ops/0/time_us/p50", "/parts/0/rails/0/sent_bytes"] {
+        let mut broken = document.clone();
+        *broken.pointer_mut(place).unwrap() = json!("none");
+        assert_eq!(result_violations(&broken).len(), 1, "{place}");
+    }
 }
 
 #[test]
@@ -36,6 +72,8 @@ fn every_written_field_is_described() {
     result.ops[0].sms = Some(16);
     result.ops[0].host_return_us = Some(result.ops[0].time_us);
     result.verification.first_mismatch = Some("x".to_owned());
+    result.rails = vec![rail()];
+    result.parts = vec![part(&result)];
     let document = serde_json::to_value(result).unwrap();
     let schema: Value = serde_json::from_str(super::JSON_SCHEMA).unwrap();
     let mut strict = schema.clone();

@@ -3,10 +3,12 @@
 //! An id is never used again for something else. Each part of this crate lists its own causes, the table of versions its rows', the
 //! data files `data/causes-*.json` those that only logs show; [`all`] joins them.
 
+mod catalogue;
 mod explain;
 mod findings;
 mod texts;
 
+pub use catalogue::catalogue;
 pub(crate) use explain::remedies;
 pub use explain::{Explanation, VersionRow, explain, nearest};
 pub use findings::{FindingId, finding};

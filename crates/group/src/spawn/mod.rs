@@ -8,27 +8,27 @@
 //! Each rank leads a process group of its own. Stopping a rank therefore reaches what it started, and
 //! Ctrl-C reaches the launcher alone, which stops the ranks in order.
 
+mod crew;
 mod outcome;
 mod output;
 mod supervise;
 
+pub use crew::Crew;
 pub use outcome::{End, Failure, Outcome, RankExit, RankResult};
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::identity::MAX_WORLD;
 use crate::listen::LISTEN_FD;
-use crate::parent::PARENT_PID;
 use crate::token::JobToken;
-use output::Forwarder;
+use crew::Limits;
 
 /// Whose lines are marked with `[rank N] `.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,9 +87,7 @@ pub struct LocalLaunch {
     ranks_per_node: usize,
     env: Vec<(OsString, OsString)>,
     prefix: Prefix,
-    grace: Duration,
-    term_grace: Duration,
-    deadline: Option<Duration>,
+    limits: Limits,
 }
 
 impl LocalLaunch {
@@ -102,9 +100,7 @@ impl LocalLaunch {
             ranks_per_node: ranks,
             env: Vec::new(),
             prefix: Prefix::All,
-            grace: Duration::from_secs(5),
-            term_grace: Duration::from_secs(3),
-            deadline: None,
+            limits: Limits::default(),
         }
     }
 
@@ -140,21 +136,21 @@ impl LocalLaunch {
     /// unless set.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+        self.limits.grace = grace;
         self
     }
 
     /// How long after SIGTERM the ranks get SIGKILL; 3 s unless set.
     #[must_use]
     pub fn term_grace(mut self, term_grace: Duration) -> Self {
-        self.term_grace = term_grace;
+        self.limits.term_grace = term_grace;
         self
     }
 
     /// Stops all ranks after this time; none unless set.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
+        self.limits.deadline = Some(deadline);
         self
     }
 
@@ -182,47 +178,29 @@ impl LocalLaunch {
         if self.ranks == 0 || self.ranks > MAX_WORLD || self.ranks_per_node == 0 {
             return Err(LaunchError::Shape { ranks: self.ranks, ranks_per_node: self.ranks_per_node });
         }
-        // Two pipes and a process handle for each rank.
-        crate::listen::raise_descriptor_limit(3 * self.ranks);
-        // Before the first child is there: an interrupt must not leave one behind.
-        let signals = crate::interrupt::Watch::new().map_err(system("installing signal handlers"))?;
-        let mut children = self.start()?;
-        let forwarder = Forwarder::start(&mut children, self.prefix, (Box::new(out), Box::new(err)));
-        let forwarder = forwarder.inspect_err(|_| supervise::kill_all(&mut children))?;
-        let outcome = supervise::supervise(children, self, &signals);
-        forwarder.finish(&signals);
-        Ok(outcome)
+        Crew::new(self.commands()?).prefix(self.prefix).limits(self.limits).run_to(out, err)
     }
 
-    fn start(&self) -> Result<Vec<Child>, LaunchError> {
+    fn commands(&self) -> Result<Vec<(usize, Command)>, LaunchError> {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("binding a port for rank 0"))?;
         let port = listener.local_addr().map_err(system("binding a port for rank 0"))?.port();
         let job = JobToken::random();
+        // The socket goes with rank 0's command, once that is started: from then on the port lives and dies with rank 0.
         let mut stdin = Some(Stdio::from(OwnedFd::from(listener)));
-        let mut children = Vec::with_capacity(self.ranks);
-        for rank in 0..self.ranks {
-            // The parent's copy of the socket goes with the command: from here on the port lives and dies
-            // with rank 0.
+        let commands = (0..self.ranks).map(|rank| {
             let mut command = self.command(rank, port, &job);
             command.stdin(stdin.take().unwrap_or_else(Stdio::null));
-            match command.spawn() {
-                Ok(child) => children.push(child),
-                Err(error) => {
-                    supervise::kill_all(&mut children);
-                    let program = self.program.display().to_string();
-                    return Err(LaunchError::Start { program, rank, reason: error.to_string() });
-                }
-            }
-        }
-        Ok(children)
+            (rank, command)
+        });
+        Ok(commands.collect())
     }
 
     fn command(&self, rank: usize, port: u16, job: &JobToken) -> Command {
         let (node, local_rank) = (rank / self.ranks_per_node, rank % self.ranks_per_node);
         let local_size = self.ranks_per_node.min(self.ranks - node * self.ranks_per_node);
         let mut command = Command::new(&self.program);
-        command.args(&self.args).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.args(&self.args);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         // What a launch around this one, or the user's shell, said of ports is not about these ranks.
         for stale in ["EXPERTRAIL_PORT", LISTEN_FD] {
@@ -235,8 +213,7 @@ impl LocalLaunch {
             .env("EXPERTRAIL_LOCAL_SIZE", local_size.to_string())
             .env("EXPERTRAIL_NODE", node.to_string())
             .env("EXPERTRAIL_ROOT", format!("127.0.0.1:{port}"))
-            .env("EXPERTRAIL_JOB", job.to_string())
-            .env(PARENT_PID, std::process::id().to_string());
+            .env("EXPERTRAIL_JOB", job.to_string());
         if rank == 0 {
             command.env(LISTEN_FD, "0");
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 /// How one rank's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,14 @@ impl RankExit {
     /// Whether it is exit code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
+    }
+
+    /// The signal's name, as `SIGKILL`; none for an exit code and for signals without a name.
+    pub fn signal_name(self) -> Option<&'static str> {
+        match self {
+            Self::Signal(signal) => signal_name(signal),
+            Self::Code(_) => None,
+        }
     }
 
     pub(super) fn from_status(status: ExitStatus) -> Self {
@@ -69,10 +78,14 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 /// How one rank fared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankResult {
+    /// Which.
+    pub rank: usize,
     /// How it ended.
     pub exit: RankExit,
     /// Whether the launcher had told it to stop by then.
     pub stopped: bool,
+    /// When it ended, from the start of the ranks.
+    pub after: Duration,
 }
 
 /// The rank that failed first.

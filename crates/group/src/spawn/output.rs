@@ -24,6 +24,12 @@ const QUIET: Duration = Duration::from_millis(200);
 
 type Sinks = (Box<dyn Write + Send>, Box<dyn Write + Send>);
 
+/// The ranks' numbers, in the order of the children, and whose lines are marked with them.
+pub(super) struct Marked<'a> {
+    pub(super) numbers: &'a [usize],
+    pub(super) prefix: Prefix,
+}
+
 /// A thread that reads all ranks' pipes.
 pub(super) struct Forwarder {
     done: Receiver<()>,
@@ -31,14 +37,18 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    pub(super) fn start(children: &mut [Child], prefix: Prefix, sinks: Sinks) -> Result<Self, LaunchError> {
+    pub(super) fn start(
+        children: &mut [Child],
+        marked: &Marked<'_>,
+        sinks: Sinks,
+    ) -> Result<Self, LaunchError> {
         let mut streams = Vec::with_capacity(2 * children.len());
-        for (rank, child) in children.iter_mut().enumerate() {
-            let mark = match prefix {
+        for (&rank, child) in marked.numbers.iter().zip(children.iter_mut()) {
+            let mark = match marked.prefix {
                 Prefix::None => None,
                 Prefix::All | Prefix::AllBut(_) => Some(format!("[rank {rank}] ")),
             };
-            let raw = prefix == Prefix::AllBut(rank);
+            let raw = marked.prefix == Prefix::AllBut(rank);
             if let Some(pipe) = child.stdout.take() {
                 let mark = mark.clone().filter(|_| !raw);
                 streams.push(Stream { pipe: Some(Pipe::Out(pipe)), lines: Lines::new(mark), sink: 0 });

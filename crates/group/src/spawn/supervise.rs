@@ -9,7 +9,8 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
 };
 
-use super::{End, Failure, LocalLaunch, Outcome, RankExit, RankResult};
+use super::crew::Limits;
+use super::{End, Failure, Outcome, RankExit, RankResult};
 use crate::interrupt::Watch;
 use crate::poll::wait;
 
@@ -32,6 +33,7 @@ enum Stage {
 }
 
 struct Rank {
+    number: usize,
     child: Child,
     /// `None` on kernels without it: then the slice alone wakes us.
     handle: Option<OwnedFd>,
@@ -39,13 +41,13 @@ struct Rank {
 }
 
 /// Waits until every child has ended and is reaped.
-pub(super) fn supervise(children: Vec<Child>, launch: &LocalLaunch, signals: &Watch) -> Outcome {
+pub(super) fn supervise(children: Vec<(usize, Child)>, limits: Limits, signals: &Watch) -> Outcome {
     let started = Instant::now();
     let mut ranks: Vec<Rank> = children
         .into_iter()
-        .map(|child| {
+        .map(|(number, child)| {
             let handle = pid(&child).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-            Rank { child, handle, result: None }
+            Rank { number, child, handle, result: None }
         })
         .collect();
     let mut end = End::Ended;
@@ -55,7 +57,7 @@ pub(super) fn supervise(children: Vec<Child>, launch: &LocalLaunch, signals: &Wa
     while ranks.iter().any(|rank| rank.result.is_none()) {
         sleep(&ranks);
         let stopping = matches!(stage, Stage::Terminating(_) | Stage::Killing);
-        let failure = reap(&mut ranks, stopping);
+        let failure = reap(&mut ranks, stopping, started);
         let now = Instant::now();
         if let (Some(failure), false) = (failure, stopping) {
             first = match first {
@@ -66,7 +68,7 @@ pub(super) fn supervise(children: Vec<Child>, launch: &LocalLaunch, signals: &Wa
                 known => known,
             };
         }
-        let term_by = now.checked_add(launch.term_grace).unwrap_or(now);
+        let term_by = now.checked_add(limits.term_grace).unwrap_or(now);
         // One stage at a time: even an interrupt lets the ranks clean up first.
         let count = signals.count();
         let next = match stage {
@@ -76,12 +78,12 @@ pub(super) fn supervise(children: Vec<Child>, launch: &LocalLaunch, signals: &Wa
                 if stopping { Stage::Killing } else { Stage::Terminating(term_by) }
             }
             Stage::Running | Stage::Grace(_)
-                if launch.deadline.is_some_and(|limit| started.elapsed() >= limit) =>
+                if limits.deadline.is_some_and(|limit| started.elapsed() >= limit) =>
             {
                 end = End::Deadline;
                 Stage::Terminating(term_by)
             }
-            Stage::Running if first.is_some() => Stage::Grace(now.checked_add(launch.grace).unwrap_or(now)),
+            Stage::Running if first.is_some() => Stage::Grace(now.checked_add(limits.grace).unwrap_or(now)),
             Stage::Grace(until) if now >= until => Stage::Terminating(term_by),
             Stage::Terminating(until) if now >= until => Stage::Killing,
             other => other,
@@ -107,14 +109,14 @@ fn sleep(ranks: &[Rank]) {
 }
 
 /// Reaps every rank that has ended; gives the failure among them that most likely came first.
-fn reap(ranks: &mut [Rank], stopped: bool) -> Option<Failure> {
+fn reap(ranks: &mut [Rank], stopped: bool, started: Instant) -> Option<Failure> {
     let mut failure: Option<Failure> = None;
-    for (number, rank) in ranks.iter_mut().enumerate().filter(|(_, rank)| rank.result.is_none()) {
+    for rank in ranks.iter_mut().filter(|rank| rank.result.is_none()) {
         let Some(exit) = reap_one(&mut rank.child) else { continue };
         rank.handle = None;
-        rank.result = Some(RankResult { exit, stopped });
+        rank.result = Some(RankResult { rank: rank.number, exit, stopped, after: started.elapsed() });
         if !exit.is_success() && failure.is_none_or(|known| is_cause(exit, known.exit)) {
-            failure = Some(Failure { rank: number, exit });
+            failure = Some(Failure { rank: rank.number, exit });
         }
     }
     failure

@@ -1,6 +1,12 @@
 //! Starting, watching, collecting and cleaning up.
 
+pub mod command;
+mod files;
+pub mod follow;
 pub mod kube;
+pub mod launch;
+pub mod process;
+pub mod slurm;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -91,6 +97,10 @@ impl DriveError {
 pub trait Stop {
     /// Ctrl-C or SIGTERM came.
     fn cancelled(&self) -> bool;
+    /// It came a second time: what is left is to remove the run, and nothing else.
+    fn hurried(&self) -> bool {
+        false
+    }
     /// Waits for so long, or until [`Stop::cancelled`].
     fn pause(&self, time: Duration);
 }
@@ -107,6 +117,14 @@ pub trait Collect {
     /// # Errors
     /// When it cannot be written.
     fn state(&mut self, name: &str, text: &[u8]) -> Result<(), DriveError>;
+    /// A file that workers left on a disk that is shared with this machine, under the worker's own name: `facts/node-0.json`,
+    /// `exit/rank-3.json`, `collected/node-0/result.json`. Systems without such a disk leave it: their files come with the logs.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn file(&mut self, name: &str, bytes: &[u8]) -> Result<(), DriveError> {
+        self.state(name, bytes)
+    }
     /// What could not be collected, and why: it is said, never passed over.
     fn missing(&mut self, what: &str, why: &str);
 }
@@ -133,6 +151,11 @@ pub trait System {
     /// # Errors
     /// When the system cannot be asked any more; the run may go on, and is collected and cleaned all the same.
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError>;
+    /// Names of the nodes that it ran on, the node of rank 0 first; empty where the system does not tell. Asked after the run and
+    /// before [`System::clean`]: `launch --ab` puts the other side on the same nodes.
+    fn nodes(&mut self) -> Vec<String> {
+        Vec::new()
+    }
     /// Hands over all logs of all nodes and ranks, before anything is deleted.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Run, RunError, Target, place, quantity};
 use crate::platform::{Fabric, Platform};
-use crate::spec::{Binary, Engine, Spec};
+use crate::spec::{Binary, DeepepDriver, Engine, Spec};
 
 /// A taint that is tolerated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub struct Kubernetes {
     pub namespace: String,
     /// Labels of nodes.
     pub node_selector: BTreeMap<String, String>,
+    /// The only nodes that are taken, by the label `kubernetes.io/hostname`; empty: any that the selector allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostnames: Vec<String>,
     /// Taints.
     pub tolerations: Vec<Toleration>,
     /// Secret of the registry.
@@ -42,6 +45,8 @@ pub struct Kubernetes {
     pub memory_limit: Option<String>,
     /// Size of `/dev/shm`.
     pub shm: String,
+    /// Resource of the GPUs, of which each pod asks for as many as it has ranks; none for ranks on the CPU.
+    pub gpu_resource: Option<String>,
     /// Resource of NICs and how many.
     pub rdma: Option<(String, u32)>,
     /// Huge pages of 2 MiB.
@@ -268,6 +273,7 @@ pub(super) fn kubernetes(
         context: given.context.clone(),
         namespace,
         node_selector,
+        hostnames: given.hostnames.clone(),
         tolerations: given.tolerations.iter().map(|text| toleration(text)).collect::<Result<_, _>>()?,
         pull_secret: given.pull_secret.clone(),
         cpu: given.cpu.clone().or_else(|| platform.cpu.clone()),
@@ -278,6 +284,11 @@ pub(super) fn kubernetes(
             .or_else(|| given.memory.clone())
             .or_else(|| platform.memory_limit.clone()),
         shm: given.shm.clone().unwrap_or_else(|| platform.shm.clone()),
+        gpu_resource: match given.gpu_resource.as_deref() {
+            Some("") => None,
+            Some(name) => Some(name.to_owned()),
+            None => Some("nvidia.com/gpu".to_owned()),
+        },
         rdma,
         hugepages_2mi: hugepages,
         binary,
@@ -291,13 +302,16 @@ pub(super) fn kubernetes(
     })
 }
 
-/// What the provider's examples ask for. Our own binary traces nobody and needs no profiler's counters.
+/// What the provider's examples ask for. Our own binary traces nobody, and only `DeepEP`'s own tests take their times with a profiler,
+/// for which `SYS_ADMIN` is there.
 fn capabilities(spec: &Spec, profile: &Profile) -> Vec<String> {
     let mut capabilities = match spec.engine {
         Engine::Expertrail => vec!["IPC_LOCK".to_owned()],
         Engine::Deepep | Engine::Command if profile.capabilities.is_empty() => vec!["IPC_LOCK".to_owned()],
         Engine::Deepep | Engine::Command => profile.capabilities.clone(),
     };
+    let profiled = spec.engine == Engine::Deepep && spec.deepep.driver == DeepepDriver::UpstreamTests;
+    capabilities.retain(|name| name != "SYS_ADMIN" || profiled);
     capabilities.sort();
     capabilities
 }

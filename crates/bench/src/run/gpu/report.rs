@@ -167,6 +167,8 @@ fn assemble(
             &cards.iter().map(|card| &card.samples.expert_counts[..]).collect::<Vec<_>>(),
         ),
         warnings: warnings(options, cards),
+        rails: Vec::new(),
+        parts: Vec::new(),
         ops,
         verification,
         memory: None,

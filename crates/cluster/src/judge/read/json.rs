@@ -16,9 +16,10 @@ pub(super) fn read(file: &str, bytes: &[u8]) -> Option<Vec<Run>> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let place = Place { file: file.to_owned(), line: 0 };
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or_default();
-    let run = if schema.starts_with("expertrail.result/") {
-        result(&value, schema, &place)
-    } else if !schema.is_empty() {
+    if schema.starts_with("expertrail.result/") {
+        return Some(results(&value, schema, &place));
+    }
+    let run = if !schema.is_empty() {
         let mut run = Run { place, ..Run::default() };
         run.note(format!(
             "a document of schema {schema}: expertrail.result/1 is wanted (a verdict goes to --baseline)"
@@ -61,6 +62,7 @@ struct ResultSettings {
     top_k: Option<u64>,
     experts: Option<u64>,
     routing: String,
+    mode: String,
     hot: bool,
 }
 
@@ -70,6 +72,7 @@ struct Topology {
     ranks: Option<u64>,
     ranks_per_node: Option<u64>,
     nodes: Option<u64>,
+    scope: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -169,6 +172,26 @@ struct Verdict {
     reasons: Vec<String>,
 }
 
+/// The run at the top of a document, and one for each further part: a part is the document with some fields of its own.
+fn results(value: &Value, schema: &str, place: &Place) -> Vec<Run> {
+    /// Parts that are read: benchmarks of one run are a handful.
+    const PARTS: usize = 16;
+    let mut runs = vec![result(value, schema, place)];
+    let Some(parts) = value.get("parts").and_then(Value::as_array) else { return runs };
+    let mut common = value.clone();
+    if let Some(fields) = common.as_object_mut() {
+        fields.retain(|name, _| name != "parts" && name != "ops" && name != "received");
+    }
+    for part in parts.iter().take(PARTS).filter_map(Value::as_object) {
+        let mut document = common.clone();
+        if let Some(fields) = document.as_object_mut() {
+            fields.extend(part.iter().map(|(name, field)| (name.clone(), field.clone())));
+        }
+        runs.push(result(&document, schema, place));
+    }
+    runs
+}
+
 fn result(value: &Value, schema: &str, place: &Place) -> Run {
     let mut run = Run { kind: Kind::Expertrail, place: place.clone(), ..Run::default() };
     if schema != "expertrail.result/1" {
@@ -241,7 +264,9 @@ fn result(value: &Value, schema: &str, place: &Place) -> Run {
         run.note("the inputs fit the last-level cache: the times flatter the memory".to_owned());
     }
     let host = file.backend.name == "host";
-    let section = if file.topology.nodes.is_some_and(|nodes| nodes > 1) {
+    let section = if file.settings.mode == "ll" {
+        Section::LowLatency
+    } else if file.topology.nodes.is_some_and(|nodes| nodes > 1) && file.topology.scope != "node" {
         Section::Internode
     } else {
         Section::Intranode

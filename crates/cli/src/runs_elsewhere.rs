@@ -1,0 +1,96 @@
+//! Runs on Slurm and on hosts, by the directory that `render` wrote: what there is of one, its logs, its end.
+
+use std::path::{Path, PathBuf};
+
+use expertrail_launch::drive::System;
+use expertrail_launch::drive::command::SearchPath;
+use expertrail_launch::drive::process::Hosts;
+use expertrail_launch::drive::slurm::Slurm;
+use expertrail_launch::run::{Run, Target};
+
+use super::{Terminal, agreed, load, stop};
+use crate::node::{Stop, print};
+
+/// A run that is not in Kubernetes.
+pub(super) struct Elsewhere {
+    run: Run,
+    folder: PathBuf,
+}
+
+/// The run of the directory `given`, where it was rendered for Slurm or hosts.
+pub(super) fn of(given: &str) -> Result<Option<Elsewhere>, Stop> {
+    let folder = Path::new(given);
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let run = load(folder)?;
+    if matches!(run.target, Target::K8sJob | Target::Mpijob) {
+        return Ok(None);
+    }
+    Ok(Some(Elsewhere { run, folder: folder.to_owned() }))
+}
+
+impl Elsewhere {
+    fn slurm(&self) -> Option<Slurm<'_>> {
+        (self.run.target == Target::Slurm).then(|| Slurm::new(&SearchPath, &self.run, &self.folder))
+    }
+
+    /// What a launch on hosts left: it ends with its launch, so that only a killed one leaves anything.
+    fn hosts(&self) -> Hosts<'_> {
+        Hosts::new(&self.run, &self.folder)
+    }
+}
+
+/// How it stands.
+pub(super) fn status(one: &Elsewhere) -> Result<u8, Stop> {
+    let lines = match one.slurm() {
+        Some(slurm) => slurm.status().map_err(|error| stop(&error))?,
+        None => one.hosts().status(),
+    };
+    if lines.is_empty() {
+        return Err(Stop::inconclusive(format!("nothing of run {} is under way", one.run.id)));
+    }
+    print(&(lines.join("\n") + "\n")).map(|()| 0)
+}
+
+/// What it has written so far.
+pub(super) fn logs(one: &Elsewhere, all: bool) -> Result<u8, Stop> {
+    let Some(slurm) = one.slurm() else {
+        return Err(Stop::usage(format!(
+            "a run on hosts writes to the launch that started it: see {}/results",
+            one.folder.display()
+        )));
+    };
+    let files = slurm.logs();
+    if files.is_empty() {
+        return Err(Stop::inconclusive(format!("run {} has written no log yet", one.run.id)));
+    }
+    // The batch script's own log and rank 0's, or all.
+    let first = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(&one.run.id) || name.ends_with("rank0.log") || name.ends_with("node0.log")
+    };
+    for file in files.iter().filter(|file| all || first(file)) {
+        let text = std::fs::read(file)
+            .map_err(|error| Stop::access(format!("cannot read {}: {error}", file.display())))?;
+        print(&format!("==> {} <==\n{}", file.display(), String::from_utf8_lossy(&text)))?;
+    }
+    Ok(0)
+}
+
+/// Ends it.
+pub(super) fn clean(one: &Elsewhere, yes: bool) -> Result<u8, Stop> {
+    if let Some(mut slurm) = one.slurm() {
+        let lines = slurm.status().map_err(|error| stop(&error))?;
+        if !lines.is_empty() && !yes && !agreed(&lines)? {
+            return Err(Stop::inconclusive("nothing was removed"));
+        }
+        return slurm.clean(&mut Terminal).map(|()| 0).map_err(|error| stop(&error));
+    }
+    let mut hosts = one.hosts();
+    let lines = hosts.status();
+    if !lines.is_empty() && !yes && !agreed(&lines)? {
+        return Err(Stop::inconclusive("nothing was removed"));
+    }
+    hosts.clean(&mut Terminal).map(|()| 0).map_err(|error| stop(&error))
+}

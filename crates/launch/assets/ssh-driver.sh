@@ -1,0 +1,119 @@
+stopped=0 stopped_at=0 first=0 summary=() running=()
+
+# quoted TEXT: as one word of the shell at the other end.
+quoted() {
+    printf "'%s'" "${1//\'/\'\\\'\'}"
+}
+
+# on HOST COMMAND: runs it there.
+on() {
+    ssh "${ssh[@]}" "$1" "$2"
+}
+
+# halt: tells the workers of this step to stop. Only one that has these outputs among its arguments is told: another process may have its number
+# by now.
+halt() {
+    local node command
+    for node in "${running[@]}"; do
+        [ -e "$out/codes/$node" ] && continue
+        # shellcheck disable=SC2016 # expanded there
+        command='pid=$(cat "$2/worker-$1.pid") && tr "\0" "\n" <"/proc/$pid/cmdline" | grep -qxF -e "$2" && kill -TERM "$pid"'
+        on "${hosts[node]}" "sh -c $(quoted "$command") sh $node $(quoted "$remote_out")" </dev/null &
+    done
+}
+
+stop() {
+    stopped=130 stopped_at=$SECONDS
+    echo "expertrail: told to stop after $SECONDS s; stopping the workers on all hosts" >&2
+    halt
+}
+trap stop TERM INT
+
+# node STEP NODE: the worker of one node. Lines are marked with the node; files in the log are kept in the log and not shown.
+node() {
+    local step=$1 node=$2 code words=''
+    local word
+    for word in "$step" "$node" "$MASTER_ADDR" "$directory" "$remote_out" "$binary"; do
+        words+=" $(quoted "$word")"
+    done
+    on "${hosts[node]}" "exec sh -s --$words" <"$dir/node.sh" 2>&1 | tee "$out/logs/$step-node$node.log" |
+        sed -u -e '/^::expertrail-file /d' -e "s/^/[node $node] /"
+    code=${PIPESTATUS[0]}
+    [ "$code" != 255 ] || echo "[node $node] ssh to ${hosts[node]} failed or was cut" >&2
+    echo "$code" >"$out/codes/$node"
+}
+
+# phase STEP NODES: one worker on each of the first so many hosts, all at once. After the first failure the others have 30 s to say what they
+# saw; nothing runs longer than the run may take.
+phase() {
+    local step=$1 nodes=$2 node code began=$SECONDS failed='' failed_at=0 done_count told=0
+    [ "$stopped" = 0 ] || return 0
+    echo "=== step $step"
+    rm -rf "$out/codes"
+    mkdir -p "$out/codes"
+    running=()
+    for ((node = 0; node < nodes; node++)); do
+        running+=("$node")
+        node "$step" "$node" &
+    done
+    while :; do
+        done_count=0
+        for node in "${running[@]}"; do
+            [ -s "$out/codes/$node" ] || continue
+            done_count=$((done_count + 1))
+            code=$(cat "$out/codes/$node")
+            if [ "$code" != 0 ] && [ -z "$failed" ]; then
+                failed=$node failed_at=$SECONDS
+                [ "$first" != 0 ] || first=$code
+            fi
+        done
+        [ "$done_count" -lt "$nodes" ] || break
+        if [ "$told" = 0 ] && [ -n "$failed" ] && [ $((SECONDS - failed_at)) -ge 30 ]; then
+            echo "expertrail: node $failed failed 30 s ago; stopping the others" >&2
+            told=1
+            halt
+        fi
+        # The workers have this deadline too; here it counts for those that do not answer.
+        if [ "$stopped" = 0 ] && [ "$SECONDS" -ge $((timeout_s + 30)) ]; then
+            echo "expertrail: the run's $timeout_s s are over; stopping the workers on all hosts" >&2
+            stopped=124 stopped_at=$SECONDS
+            halt
+        fi
+        # One that does not even stop is left behind rather than waited for.
+        if [ "$stopped" != 0 ] && [ $((SECONDS - stopped_at)) -ge 60 ]; then
+            break
+        fi
+        sleep 0.2
+    done
+    for node in "${running[@]}"; do
+        code=$(cat "$out/codes/$node" 2>/dev/null)
+        summary+=("step $step: node $node (${hosts[node]}): exit code ${code:-unknown}")
+    done
+    summary+=("step $step took $((SECONDS - began)) s${failed:+; the first failure is that of node $failed}")
+    running=()
+}
+
+finish() {
+    rm -rf "$out/codes"
+    printf '%s\n' "=== end of $run_id" "${summary[@]}" "outputs: $out"
+    [ "$stopped" = 0 ] || exit "$stopped"
+    exit "$first"
+}
+
+remote_out=$directory/${out##*/}
+case ${1:-} in
+    '') ;;
+    --copy)
+        source=${EXPERTRAIL_BINARY:-$(command -v "$binary" || command -v expertrail)} || fail 4 "no expertrail on this host to copy: set EXPERTRAIL_BINARY to its path"
+        binary=$directory/expertrail
+        for host in "${hosts[@]}"; do
+            on "$host" "mkdir -p $(quoted "$directory")" </dev/null || fail 4 "cannot make $directory on $host: ssh $host must work without a question"
+            scp -q "${ssh[@]}" "${copied[@]}" "$host:$directory/" || fail 4 "cannot copy the files of the run to $host:$directory"
+            scp -q "${ssh[@]}" "$source" "$host:$binary.new" && on "$host" "mv $(quoted "$binary.new") $(quoted "$binary")" </dev/null ||
+                fail 4 "cannot copy $source to $host:$binary"
+            echo "copied to $host:$directory"
+        done
+        ;;
+    *) fail 2 "usage: ssh.sh [--copy]" ;;
+esac
+echo "run $run_id on ${hosts[*]}, outputs in $out"

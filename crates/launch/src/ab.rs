@@ -1,1 +1,0 @@
-//! Two runs that differ in one variable, on the same nodes.

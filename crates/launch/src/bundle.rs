@@ -1,1 +1,0 @@
-//! The directory of a run: settings, rendered files, facts, logs, results, verdict.

@@ -1,0 +1,348 @@
+//! One launch from its beginning to a clean system: look, start, watch, collect, remove, say what it means.
+//!
+//! Whatever happens on the way, the run's objects are removed (unless they are to be kept), after its logs were collected.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{DriveError, Ending, Event, Show, Stop, System};
+use crate::bundle::Bundle;
+use crate::bundle::analyse::Analysis;
+use crate::bundle::clock;
+use crate::bundle::outcome::{self, End, Moment, Outcome};
+use crate::bundle::report;
+use crate::drive::Collect;
+use crate::run::{self, Run};
+
+/// Events that are kept: states of a day.
+const EVENTS: usize = 10_000;
+
+/// What is launched.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// Its rendered directory.
+    pub folder: &'a Path,
+    /// Where results go; none: the next number under `results` of the rendered directory.
+    pub bundle: Option<&'a Path>,
+    /// The longest that it may take, waiting included.
+    pub timeout: Duration,
+    /// Leave the run's objects on the system.
+    pub keep: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    /// The exit code.
+    pub code: u8,
+    /// The directory of results; none where nothing was started.
+    pub bundle: Option<PathBuf>,
+    /// The same as in `outcome.json`.
+    pub outcome: Outcome,
+    /// What the figures and logs mean.
+    pub analysis: Analysis,
+}
+
+/// The exit code of an interrupted launch.
+pub const INTERRUPTED: u8 = 130;
+
+/// Reads `run.json` of a rendered directory. A hand-edited manifest beside it is fine; another program's `run.json` is not.
+///
+/// # Errors
+/// [`DriveError::Refused`] when there is none, or it is no resolved run of this version.
+pub fn read(folder: &Path) -> Result<Run, DriveError> {
+    let path = folder.join("run.json");
+    let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => DriveError::Refused(format!(
+            "{} is no rendered run: it has no run.json. Render one first: expertrail render TARGET run.toml -o {}",
+            folder.display(),
+            folder.display()
+        )),
+        _ => DriveError::Refused(format!("cannot read {}: {error}", path.display())),
+    })?;
+    let refused = |reason: String| {
+        DriveError::Refused(format!("{}: {reason}. Render the run again with this program", path.display()))
+    };
+    let value: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| refused(format!("no JSON: {error}")))?;
+    match value.get("schema").and_then(serde_json::Value::as_str) {
+        Some(run::SCHEMA) => {}
+        Some(other) => {
+            return Err(refused(format!("its schema is `{other}`, and this program reads {}", run::SCHEMA)));
+        }
+        None => return Err(refused(format!("it has no schema; wanted {}", run::SCHEMA))),
+    }
+    serde_json::from_value(value).map_err(|error| refused(format!("no resolved run: {error}")))
+}
+
+/// Launches, and comes back when the system is clean again.
+///
+/// # Errors
+/// When nothing was started: the request is refused, there is no access, or results cannot be written. Everything that happens from the
+/// start on is in [`Launched`].
+pub fn run(
+    system: &mut dyn System,
+    plan: &Plan<'_>,
+    show: &mut dyn Show,
+    stop: &dyn Stop,
+) -> Result<Launched, DriveError> {
+    let mut seen = Seen { show, begun: Instant::now(), events: Vec::new() };
+    system.ready(&mut seen)?;
+    if stop.cancelled() {
+        seen.show(Event::Step("stopped before anything was started".to_owned()));
+        let outcome = Outcome { run: plan.run.id.clone(), exit_code: INTERRUPTED, ..Outcome::default() };
+        return Ok(Launched { code: INTERRUPTED, bundle: None, outcome, analysis: Analysis::default() });
+    }
+    let mut bundle = Bundle::create(plan.run, plan.folder, plan.bundle)?;
+    let started = SystemTime::now();
+    let until = Instant::now() + plan.timeout;
+    let mut end = go(system, &mut seen, stop, until);
+    let hosts = system.nodes();
+    collect(system, &mut bundle, &mut seen, stop);
+    let cleaned = clean(system, plan, &mut seen);
+    records(&bundle, &mut end);
+    let mut launch = Finish { plan, started, hosts, cleaned, end };
+    launch.finish(bundle, seen, stop)
+}
+
+/// How a run came to its end, with the exit code where that is decided already.
+struct Ended {
+    end: End,
+    /// None: the figures decide.
+    code: Option<u8>,
+}
+
+/// Starts and watches.
+fn go(system: &mut dyn System, seen: &mut Seen<'_>, stop: &dyn Stop, until: Instant) -> Ended {
+    let failed = |kind: &str, error: &DriveError| Ended {
+        end: End { kind: kind.to_owned(), reason: error.to_string(), code: None },
+        code: Some(error.exit_code()),
+    };
+    if let Err(error) = system.start(seen) {
+        seen.show(Event::Warning(error.to_string()));
+        return failed("refused", &error);
+    }
+    let ending = match system.watch(seen, stop, until) {
+        Ok(ending) => ending,
+        Err(error) => {
+            seen.show(Event::Warning(error.to_string()));
+            return failed("lost", &error);
+        }
+    };
+    let code = match &ending {
+        Ending::Succeeded => None,
+        Ending::Failed { .. } => Some(1),
+        Ending::NeverStarted { .. } => Some(3),
+        Ending::Deadline { .. } => Some(124),
+        Ending::Interrupted => Some(INTERRUPTED),
+    };
+    Ended { end: End::of(&ending), code }
+}
+
+/// Collects, whatever happened. What fails is said in the bundle, and stops nothing.
+fn collect(system: &mut dyn System, bundle: &mut Bundle, seen: &mut Seen<'_>, stop: &dyn Stop) {
+    if !stop.hurried() {
+        seen.show(Event::Step("collecting logs".to_owned()));
+        let mut to = Hurried { bundle, stop };
+        if let Err(error) = system.collect(&mut to) {
+            seen.show(Event::Warning(format!("not everything was collected: {error}")));
+            bundle.missing("logs", &error.to_string());
+        }
+    }
+    if stop.hurried() {
+        seen.show(Event::Warning("a second Ctrl-C: the rest is not collected, only removed".to_owned()));
+        bundle.missing("logs", "a second Ctrl-C stopped their collection");
+    }
+}
+
+/// Removes the run; none where it is kept.
+fn clean(system: &mut dyn System, plan: &Plan<'_>, seen: &mut Seen<'_>) -> Option<bool> {
+    if plan.keep {
+        let id = &plan.run.id;
+        seen.show(Event::Step(format!("kept, as --keep wants; `expertrail clean {id}` removes it")));
+        return None;
+    }
+    match system.clean(seen) {
+        Ok(()) => Some(true),
+        Err(error) => {
+            seen.show(Event::Warning(format!("something of the run may be left: {error}")));
+            Some(false)
+        }
+    }
+}
+
+/// Holds the ending against the ranks' own records: a rank that failed is no success, whatever the system says.
+fn records(bundle: &Bundle, ended: &mut Ended) {
+    let Some((words, code)) = outcome::first_failure(&outcome::ranks(bundle)) else { return };
+    let end = &mut ended.end;
+    match end.kind.as_str() {
+        "succeeded" => {
+            *end = End {
+                kind: "failed".to_owned(),
+                reason: format!("{words}, though the system says success"),
+                code,
+            };
+            ended.code = Some(1);
+        }
+        "failed" => {
+            if !end.reason.contains(words.as_str()) {
+                end.reason = format!("{}; first: {words}", end.reason);
+            }
+            end.code = code.or(end.code);
+        }
+        _ => {}
+    }
+}
+
+/// What is known when the system is clean again.
+struct Finish<'a> {
+    plan: &'a Plan<'a>,
+    started: SystemTime,
+    hosts: Vec<String>,
+    cleaned: Option<bool>,
+    end: Ended,
+}
+
+impl Finish<'_> {
+    fn finish(
+        &mut self,
+        mut bundle: Bundle,
+        mut seen: Seen<'_>,
+        stop: &dyn Stop,
+    ) -> Result<Launched, DriveError> {
+        let run = self.plan.run;
+        let mut code = self.end.code;
+        let analysis = if stop.hurried() {
+            Analysis::default()
+        } else {
+            Analysis::of(run, &mut bundle, &self.end.end).unwrap_or_else(|error| {
+                seen.show(Event::Warning(error.to_string()));
+                code = code.or(Some(error.exit_code()));
+                Analysis::default()
+            })
+        };
+        let mut code = code.unwrap_or_else(|| analysis.exit_code());
+        if self.cleaned == Some(false) && code == 0 {
+            code = 4;
+        }
+        self.expect(&mut bundle, &analysis);
+        let events =
+            seen.events.iter().map(|moment| Moment { text: bundle.clean(&moment.text), ..moment.clone() });
+        let end = &self.end.end;
+        let outcome = Outcome {
+            started: clock::rfc3339(self.started),
+            ended: clock::rfc3339(SystemTime::now()),
+            ending: End { reason: bundle.clean(&end.reason), ..end.clone() },
+            exit_code: code,
+            cleaned: self.cleaned,
+            hosts: self.hosts.clone(),
+            events: events.collect(),
+            ..Outcome::of(run, &bundle, &analysis)
+        };
+        let written = write(&mut bundle, &outcome, &analysis);
+        if let Err(error) = written {
+            seen.show(Event::Warning(error.to_string()));
+            code = if code == 0 { error.exit_code() } else { code };
+        }
+        let folder = bundle.folder().to_owned();
+        Ok(Launched { code, bundle: Some(folder), outcome: Outcome { exit_code: code, ..outcome }, analysis })
+    }
+
+    /// Says what a started run should have left.
+    fn expect(&self, bundle: &mut Bundle, analysis: &Analysis) {
+        for note in &analysis.notes {
+            bundle.missing("analysis", note);
+        }
+        if matches!(self.end.end.kind.as_str(), "never-started" | "refused") {
+            return;
+        }
+        if self.plan.run.preflight != crate::spec::Preflight::Off {
+            for node in 0..self.plan.run.nodes {
+                for what in ["facts", "findings"] {
+                    let name = format!("{what}/node-{node}.json");
+                    if !bundle.has(&name) {
+                        bundle.missing(
+                            &name,
+                            "the preflight of this node left none: its log says how far it came",
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn write(bundle: &mut Bundle, outcome: &Outcome, analysis: &Analysis) -> Result<(), DriveError> {
+    bundle.document("report.html", &report::html(outcome, analysis))?;
+    let files = bundle.files().cloned().collect();
+    let outcome = Outcome { files, ..outcome.clone() };
+    let text = serde_json::to_string_pretty(&outcome)
+        .map_err(|error| DriveError::System(format!("outcome.json cannot be written: {error}")))?;
+    bundle.document("outcome.json", &(text + "\n"))
+}
+
+/// Keeps what is shown, for the report.
+struct Seen<'a> {
+    show: &'a mut dyn Show,
+    begun: Instant,
+    events: Vec<Moment>,
+}
+
+impl Show for Seen<'_> {
+    fn show(&mut self, event: Event) {
+        let kept = match &event {
+            Event::Step(text) => Some(("step", text)),
+            Event::State(text) => Some(("state", text)),
+            Event::Warning(text) => Some(("warning", text)),
+            // Logs are kept as logs.
+            Event::Line(_) => None,
+        };
+        if let Some((kind, text)) = kept
+            && self.events.len() < EVENTS
+            && self.events.last().is_none_or(|last| last.kind != kind || last.text != *text)
+        {
+            // A tenth of a second is as exact as a poll is.
+            let at_s = (self.begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+            self.events.push(Moment { at_s, kind: kind.to_owned(), text: text.clone() });
+        }
+        self.show.show(event);
+    }
+}
+
+/// A bundle that takes nothing more after a second Ctrl-C.
+struct Hurried<'a> {
+    bundle: &'a mut Bundle,
+    stop: &'a dyn Stop,
+}
+
+impl Hurried<'_> {
+    fn go_on(&self) -> Result<(), DriveError> {
+        if self.stop.hurried() {
+            return Err(DriveError::System("stopped by a second Ctrl-C".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Collect for Hurried<'_> {
+    fn log(&mut self, name: &str, text: &[u8]) -> Result<(), DriveError> {
+        self.go_on()?;
+        self.bundle.log(name, text)
+    }
+
+    fn state(&mut self, name: &str, text: &[u8]) -> Result<(), DriveError> {
+        self.go_on()?;
+        self.bundle.state(name, text)
+    }
+
+    fn file(&mut self, name: &str, bytes: &[u8]) -> Result<(), DriveError> {
+        self.go_on()?;
+        self.bundle.file(name, bytes)
+    }
+
+    fn missing(&mut self, what: &str, why: &str) {
+        self.bundle.missing(what, why);
+    }
+}

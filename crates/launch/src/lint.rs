@@ -1,1 +1,0 @@
-//! Launch files that others wrote: what in them fails silently.

@@ -1,0 +1,19 @@
+# shellcheck shell=bash disable=SC2034
+# Settings of the scripts in this folder, as rendered. Those in ${...} can be given in the environment, too.
+RENDERED_CONTEXT='site b'
+NAMESPACE=nvidia-gpu-operator
+KIND=clusterpolicies.nvidia.com
+SPEC=.spec.driver
+SELECTOR=.spec.driver.nodeSelector
+LABEL=app=nvidia-driver-daemonset
+CONFIG_MAP=nvidia-kernel-params
+GDRCOPY_REPOSITORY=nvcr.io/nvidia/cloud-native
+GDRCOPY_IMAGE=gdrdrv
+GDRCOPY_VERSION=v2.5.1
+CONTEXT=${CONTEXT:-'site b'} # which cluster; no script takes the current context by itself
+RESOURCE=${RESOURCE:-} # driver resource; empty: chosen by STATUS and SKU
+SKU=${SKU:-} # kind of GPU, as in the name or selector of the resource; empty: any
+QUALIFICATION=${QUALIFICATION:-'burn-?in|qualif|acceptance'} # how tests are known that must never be deleted
+SETTLE=${SETTLE:-60} # seconds that module loaders need after their start
+WAIT=${WAIT:-900} # seconds to wait for one node's driver pod
+POLL=${POLL:-5} # seconds between looks

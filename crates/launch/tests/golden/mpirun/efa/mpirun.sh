@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# Run efa-ad9c8e: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
+# Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
+# Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+set -uo pipefail
+
+run_id=efa-ad9c8e
+fail() {
+    echo "expertrail: $2" >&2
+    exit "$1"
+}
+
+pid='' stopped=0 first=0 summary=()
+stop() {
+    stopped=130
+    [ "$SECONDS" -lt 1200 ] || stopped=124
+    echo "expertrail: told to stop after $SECONDS s; stopping what runs" >&2
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
+}
+trap stop TERM INT
+
+# step NAME COMMAND...: runs one command to its end and keeps its exit code. In the background, because a shell acts on a signal only
+# between commands.
+step() {
+    local name=$1 code started=$SECONDS
+    shift
+    [ "$stopped" = 0 ] || return 1
+    echo "=== step $name"
+    "$@" &
+    pid=$!
+    wait "$pid"
+    code=$?
+    # A signal ends the wait, not the step.
+    while kill -0 "$pid" 2>/dev/null; do
+        wait "$pid"
+        code=$?
+    done
+    pid=''
+    summary+=("step $name: exit code $code after $((SECONDS - started)) s")
+    [ "$first" != 0 ] || first=$code
+    return "$code"
+}
+
+# first_exit: code and rank of the process that was the first to fail, of those that said how they ended. Others were stopped because of it,
+# and a launcher gives the highest code of all, or its own.
+first_exit() {
+    cat "$host_out"/exit/*.json 2>/dev/null | tr -d '",' | awk '
+        $1 == "code:" { code = $2 }
+        $1 == "rank:" { rank = $2 }
+        $1 == "seconds:" { seconds = $2 + 0 }
+        $1 == "signal:" { signal = $2 }
+        $1 == "}" {
+            if (code == "null") code = signal == "null" ? 0 : 128 + signal
+            if (code != 0 && (first == "" || seconds < least)) { first = code; least = seconds; who = rank }
+        }
+        END { if (first != "") print first, who }'
+}
+
+# ranks NAME COMMAND...: a step of ranks; the exit code that is kept is that of the rank which failed first.
+ranks() {
+    local name=$1 code='' who='' before=$first
+    if ! step "$@"; then
+        read -r code who < <(first_exit)
+        if [ -n "$code" ]; then
+            [ "$before" != 0 ] || first=$code
+            summary+=("step $name: the first to fail was rank $who, with exit code $code")
+        fi
+        echo "step $name failed: see: expertrail diagnose $host_out/logs"
+    fi
+    mkdir -p "$host_out/exit/$name" && mv "$host_out"/exit/rank-*.json "$host_out/exit/$name"/ 2>/dev/null
+}
+
+# finish: says how each step ended; ends with the first failure's exit code, 124 at the time limit, 130 when stopped before.
+finish() {
+    printf '%s\n' "=== end of $run_id" "${summary[@]}" "outputs: $host_out"
+    [ "$stopped" = 0 ] || exit "$stopped"
+    exit "$first"
+}
+
+dir=$(cd -- "$(dirname -- "$0")" && pwd)
+cd "$dir" && grep -q '"id": "efa-ad9c8e"' run.json || fail 4 "$dir has no run.json of efa-ad9c8e: the files of the run must lie there"
+files=$dir binary=expertrail
+hosts=()
+while read -r host _; do
+    case $host in
+        '' | '#'*) ;;
+        HOST[0-9]*) fail 2 "hostfile still has the placeholder $host: put the names of your 2 hosts there, the first has rank 0" ;;
+        *) hosts+=("$host") ;;
+    esac
+done <"$dir/hostfile"
+[ "${#hosts[@]}" = 2 ] || fail 2 "hostfile has ${#hosts[@]} hosts and the run is for 2: name each once; for another number set nodes in run.toml and render again"
+MASTER_ADDR=${hosts[0]}
+# A new one for each start: outputs of two never mix.
+out=${EXPERTRAIL_OUT:-$dir/out-$(date +%Y%m%d-%H%M%S)}
+[ ! -e "$out/logs" ] || fail 2 "$out has the outputs of an earlier start: set EXPERTRAIL_OUT to another directory"
+mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
+host_out=$out
+
+command -v mpirun >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
+echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out"
+
+# Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
+# process.
+mpi=(mpirun --hostfile "$dir/hostfile" --bind-to none --tag-output -x PATH)
+[ -z "${LD_LIBRARY_PATH:-}" ] || mpi+=(-x LD_LIBRARY_PATH)
+# Open MPI refuses root unless asked.
+[ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
+mpi+=(-x FI_PROVIDER=efa) # libfabric's provider
+mpi+=(-x NVSHMEM_REMOTE_TRANSPORT=libfabric) # EFA has no IBGDA
+mpi+=(-x NVSHMEM_LIBFABRIC_PROVIDER=efa) # NVSHMEM's libfabric transport
+mpi+=(-x NVSHMEM_NETDEVS_POLICY=EXTERNAL_SHARING_PCIE_SWITCH_NIC_EXCLUSIVE) # each rank takes the NIC under its PCIe switch
+mpi+=(-x NVIDIA_GDRCOPY=enabled) # the container runtime hands in /dev/gdrdrv
+mpi+=(-x NCCL_SOCKET_IFNAME=^docker,lo,veth) # interface that nodes meet over, never a rail
+
+# kept LOG COMMAND...: its output here and in a log; no longer than the run may take in all. 124 is then its exit code.
+kept() {
+    local log=$1 left=$((1200 - SECONDS))
+    shift
+    [ "$left" -gt 0 ] || left=1
+    exec timeout --kill-after=30 "$left" "$@" > >(tee -a "$out/logs/$log.log") 2>&1
+}
+
+step preflight kept preflight "${mpi[@]}" -np 2 --map-by ppr:1:node \
+    "$binary" worker preflight \
+    --nodes 2 \
+    --out "$out" \
+    --preflight report \
+    --for deepep-efa
+# preflight = "report": what it found is in the outputs; the run goes on.
+[ "$first" = 0 ] || echo "the preflight itself ended with exit code $first: the run goes on"
+first=0
+
+# intranode: one process on each of 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
+ranks intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
+    "$binary" worker rank \
+    --run-id efa-ad9c8e \
+    --ranks-per-node 8 \
+    --contract nodes \
+    --master "$MASTER_ADDR" \
+    --master-port 29400 \
+    --record "$out" \
+    -- python3 /DeepEP/tests/test_intranode.py
+
+# internode: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
+ranks internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
+    "$binary" worker rank \
+    --run-id efa-ad9c8e \
+    --ranks-per-node 8 \
+    --contract nodes \
+    --master "$MASTER_ADDR" \
+    --master-port 29400 \
+    --record "$out" \
+    -- python3 /DeepEP/tests/test_internode.py
+
+# low-latency: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
+ranks low-latency kept low-latency "${mpi[@]}" -np 2 --map-by ppr:1:node \
+    "$binary" worker rank \
+    --run-id efa-ad9c8e \
+    --ranks-per-node 8 \
+    --contract nodes \
+    --master "$MASTER_ADDR" \
+    --master-port 29400 \
+    --record "$out" \
+    -- python3 /DeepEP/tests/test_low_latency.py
+
+finish

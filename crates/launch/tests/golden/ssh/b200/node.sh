@@ -1,0 +1,74 @@
+#!/bin/sh
+# Run bringup-3fa146: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
+# The part of one node; ssh.sh hands it to a shell there: STEP NODE MASTER DIRECTORY OUTPUTS BINARY.
+# Written by `expertrail render ssh`: change run.toml and render again rather than this file.
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+set -u
+step=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6
+cd "$files" && mkdir -p "$out" || { echo "expertrail: no $files on $(hostname): ssh.sh --copy makes it" >&2; exit 4; }
+command -v "$binary" >/dev/null || { echo "expertrail: no $binary on $(hostname): ssh.sh --copy brings it, or set hosts.binary to its path" >&2; exit 4; }
+# ssh.sh stops the worker by this number: the shell becomes the worker.
+echo "$$" >"$out/worker-$node.pid"
+
+# Variables of all ranks. No list of HCAs among them: each rank gets its own, in its process.
+export NVSHMEM_HCA_OFFSET=5 # GPU N uses mlx5_(N+5): profile or facts
+export NVSHMEM_IB_ENABLE_IBGDA=1 # GPUs post to the NIC themselves
+export NCCL_IB_HCA=mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1,mlx5_9:1,mlx5_10:1,mlx5_11:1,mlx5_12:1 # the rails, without the frontend (crusoe-b200)
+export UCX_NET_DEVICES=mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1,mlx5_9:1,mlx5_10:1,mlx5_11:1,mlx5_12:1 # the rails, without the frontend (crusoe-b200)
+export NCCL_IB_DISABLE=0 # never fall back to sockets unseen
+export NCCL_NVLS_ENABLE=1 # NVLink SHARP within the node
+export NCCL_IB_PCI_RELAXED_ORDERING=1 # guide
+export NCCL_IB_SPLIT_DATA_ON_QPS=0 # guide
+export NCCL_IB_QPS_PER_CONNECTION=2 # guide
+export NCCL_IBEXT_DISABLE=1 # guide
+export NCCL_IB_MERGE_VFS=0 # each rail stays a device of its own
+export NCCL_MAX_CTAS=32 # guide
+export NCCL_MIN_CTAS=32 # guide
+export NCCL_IB_SL=1 # service level of this provider's fabric; another's differs
+export NVSHMEM_IB_SL=1 # service level of this provider's fabric; another's differs
+export NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/b200-180gb-sxm-ib-cloud-hypervisor.xml # the provider's file on every node; without it drop the variable and the mount
+export NCCL_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
+export NCCL_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
+export GLOO_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
+export GLOO_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
+export NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0 # interface that nodes meet over, never a rail
+export NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET # interface that nodes meet over, never a rail
+export UCX_MEMTYPE_CACHE=n # guide
+export NVSHMEM_BOOTSTRAP=UID # no MPI needed
+export NVSHMEM_ENABLE_NIC_PE_MAPPING=1 # without it NVSHMEM ignores the list of HCAs
+
+case $step in
+preflight)
+    exec "$binary" worker preflight \
+        --nodes 2 \
+        --out "$out" \
+        --preflight report \
+        --for deepep-ibgda \
+        --frames \
+        --node-rank "$node"
+    ;;
+deepep)
+    # deepep: 16 ranks; RANK and WORLD_SIZE count ranks; each rank gets its NIC in its own process.
+    exec "$binary" worker node \
+        --run-id bringup-3fa146 \
+        --nodes 2 \
+        --ranks-per-node 8 \
+        --contract ranks \
+        --master "$MASTER_ADDR" \
+        --master-port 29400 \
+        --pins mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1,mlx5_9:1,mlx5_10:1,mlx5_11:1,mlx5_12:1 \
+        --out "$out" \
+        --preflight off \
+        --for deepep-ibgda \
+        --timeout 1200 \
+        --collect "$out"/result-deepep.json \
+        --frames \
+        --require-hca-active \
+        --node-rank "$node" \
+        -- python3 "$files"/deepep_bench.py --benchmarks intranode,internode --json "$out"/result-deepep.json
+    ;;
+*)
+    echo "expertrail: no step $step in this run" >&2
+    exit 2
+    ;;
+esac
