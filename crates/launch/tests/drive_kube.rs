@@ -747,6 +747,67 @@ fn mpijobs_run_one_after_the_other_and_the_first_failure_ends_them() {
     has(&case.launch(&world, None).error().to_string(), &["MPI Operator is not installed", "k8s-job"]);
 }
 
+/// The files that `render` writes are understood: what they make, in which order, and what their pods ask for.
+#[test]
+fn rendered_files_are_what_is_launched() {
+    let case = Case::new("[kubernetes]\nbinary = \"copy\"\nprepull = true\n").rendered();
+    let world = World::new(RUN, NAMESPACE, |t| Moment {
+        pulled: (2, 2),
+        pods: if t < 10 { both(Main::Binary, Main::Binary) } else { well(t).pods },
+        ..well(t)
+    });
+    let launched = case.launch(&world, None);
+    assert_eq!(launched.ending, Ok(Ending::Succeeded), "{:#?}", launched.shown.0);
+    // Checklist 32: 8 GPUs, 8 NICs and 1700Gi of an H200 node.
+    has(
+        &launched.lines.join("\n"),
+        &[
+            "Job bringup-abc123: 2 pods, each 8 nvidia.com/gpu, 8 nvidia.com/hostdev, 158 CPUs, 1700Gi memory",
+            "host folder /etc/crusoe",
+            "2 of 2 nodes can hold",
+        ],
+    );
+    has(
+        &launched.shown.rest(),
+        &[
+            "making namespace expertrail",
+            "applying DaemonSet bringup-abc123-prepull",
+            "the image is on 2 nodes",
+        ],
+    );
+    assert_eq!(world.copied().len(), 2);
+    launched.clean(&world);
+    assert_eq!(world.objects(), Vec::<String>::new());
+    let case = Case::mpi().rendered();
+    let mut world = World::new(RUN, NAMESPACE, |t| Moment {
+        pods: vec![mpi_pod("launcher", &json!({"running": {}}))],
+        conditions: if t > 5 { vec![("Succeeded", "", "")] } else { Vec::new() },
+        ..Moment::default()
+    });
+    let efa = json!({"vpc.amazonaws.com/efa": "16", "hugepages-2Mi": "5120Mi", "nvidia.com/gpu": "8", "memory": "2000Gi", "cpu": "190"});
+    for node in &mut world.nodes {
+        node["metadata"]["labels"]["node.kubernetes.io/instance-type"] = json!("p5en.48xlarge");
+        node["status"]["allocatable"] = efa.clone();
+    }
+    let launched = case.launch(&world, None);
+    assert_eq!(launched.ending, Ok(Ending::Succeeded), "{:#?} {:#?}", launched.lines, launched.shown.0);
+    // Section 2: 16 EFA devices and 5120Mi of huge pages of a p5en.
+    has(
+        &launched.lines.join("\n"),
+        &["16 vpc.amazonaws.com/efa", "5120Mi hugepages-2Mi", "2 of 2 nodes can hold"],
+    );
+    let steps = launched.shown.rest();
+    has(
+        &steps,
+        &[
+            "MPIJob bringup-abc123-intranode",
+            "applying MPIJob bringup-abc123-internode",
+            "applying MPIJob bringup-abc123-low-latency",
+        ],
+    );
+    launched.clean(&world);
+}
+
 /// kubectl's own parser takes every call: against a port where nobody listens, the refusal is the connection's and never an option's.
 #[test]
 fn kubectl_itself_knows_every_option() {
