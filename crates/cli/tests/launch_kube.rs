@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use expertrail_launch::worker::frame;
 use folder::Folder;
 use serde_json::{Value, json};
 
@@ -50,6 +51,19 @@ fn cluster(last: &Value) -> Folder {
     folder
 }
 
+/// The log of a node with a file in it, as the worker writes it.
+fn log_with_file(node: u32) -> String {
+    let mut frames = Vec::new();
+    frame::write("collected/note.txt", format!("from node {node}\n").as_bytes(), &mut frames).unwrap();
+    let frames = String::from_utf8(frames).unwrap();
+    let mut text = format!("2026-03-01T00:00:01.1Z worker: node {node} of 2: starting ranks as true\n");
+    for line in frames.lines() {
+        text = text + "2026-03-01T00:00:02.1Z " + line + "\n";
+    }
+    text.push_str("2026-03-01T00:00:03.1Z [rank 0] dispatch 100 us\n");
+    text + &format!("2026-03-01T00:00:09.1Z worker: node {node}: all ranks passed\n")
+}
+
 fn spawn(cluster: &Folder, args: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_expertrail"))
         .args(args)
@@ -78,6 +92,8 @@ fn from_run_toml_to_a_clean_cluster() {
     let ended =
         json!({"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-03-01T00:01:00Z"}});
     let cluster = cluster(&ended);
+    cluster.write("log-0", &log_with_file(0));
+    cluster.write("log-1", &log_with_file(1));
     let output = spawn(&cluster, &LAUNCH).wait_with_output().unwrap();
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
@@ -94,6 +110,13 @@ fn from_run_toml_to_a_clean_cluster() {
     assert_eq!(outcome(&bundle)["ending"]["kind"], "succeeded");
     let log = fs::read_to_string(bundle.join(format!("logs/{RUN}-1-abcde.log"))).unwrap();
     assert!(log.contains("worker: node 1: all ranks passed") && !log.contains("::expertrail-file"), "{log}");
+    // The files of both nodes came out of the logs; the second of one name has a name of its own.
+    let mut notes: Vec<String> = fs::read_dir(bundle.join("collected"))
+        .unwrap()
+        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    notes.sort();
+    assert_eq!(notes, ["from node 0\n", "from node 1\n"]);
     // What was applied are the rendered files.
     let calls = cluster.read("calls");
     assert!(calls.contains("apply -n expertrail --dry-run=server"), "{calls}");
