@@ -6,7 +6,6 @@ mod case;
 #[path = "drive_kube/world.rs"]
 mod world;
 
-use expertrail_cluster::kube::KubectlError;
 use expertrail_launch::drive::kube::Options;
 use expertrail_launch::drive::{DriveError, Ending};
 use serde_json::json;

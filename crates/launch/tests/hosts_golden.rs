@@ -23,7 +23,7 @@ const REPRODUCER: &str = "name = \"dsv32\"\nprofile = \"nebius-h100\"\nengine = 
     [env]\nNOTE = \"it's $HOME; \\\"quoted\\\"\"\n";
 
 fn run(text: &str, target: Target) -> Run {
-    Run::resolve(&Spec::parse("run.toml", text, &[]).unwrap(), target, None, None).unwrap()
+    Run::resolve(&Spec::parse("run.toml", text, &[]).unwrap(), target, None, Some("bringup")).unwrap()
 }
 
 fn files(text: &str, target: Target) -> FileSet {
@@ -170,7 +170,7 @@ fn the_first_node_is_asked_of_slurm() {
     assert!(!text.contains("%%,"), "{text}");
 }
 
-/// Section 2, Slurm: one task a node, RANK and WORLD_SIZE count nodes, the image by Pyxis, PMIx, no binding.
+/// Section 2, Slurm: one task a node, `RANK` and `WORLD_SIZE` count nodes, the image by Pyxis, `PMIx`, no binding.
 #[test]
 fn deepep_tests_get_one_process_a_node() {
     let text = script(EFA, Target::Slurm);
@@ -234,7 +234,7 @@ fn checklist_34_torchrun() {
     assert!(!text.contains("c10d \\"), "{text}");
 }
 
-/// Section 1I: WORLD_SIZE counts nodes in DeepEP's tests and ranks under torchrun.
+/// Section 1I: `WORLD_SIZE` counts nodes in `DeepEP`'s tests and ranks under torchrun.
 #[test]
 fn torchrun_refuses_programs_that_count_nodes() {
     let error = render::run(&run(EFA, Target::Torchrun)).unwrap_err().to_string();

@@ -68,8 +68,8 @@ exec cp -- "${files[@]}" "${last#*:}"
 
 fn description(engine: &str) -> String {
     format!(
-        "name = \"hosts\"\nnodes = 2\ngpus_per_node = 2\ntimeout = \"300s\"\nengine = \"command\"\n{engine}\n[network]\nport = 29733\n[env]\nODD = \"it's $HOME; a b\"\n[hosts]\nnames = [\"127.0.0.1\", \"127.0.0.2\"]\nbinary = {:?}\n",
-        binary()
+        "name = \"hosts\"\nnodes = 2\ngpus_per_node = 2\ntimeout = \"300s\"\nengine = \"command\"\n{engine}\n[network]\nport = 29733\n[env]\nODD = \"it's $HOME; a b\"\n[hosts]\nnames = [\"127.0.0.1\", \"127.0.0.2\"]\nbinary = \"{}\"\n",
+        binary().display()
     )
 }
 
@@ -83,7 +83,7 @@ fn rendered(folder: &Path, target: &str, description: &str) {
     }
 }
 
-/// A program that is expertrail on a node with the active rails mlx5_3 and mlx5_7, of which this machine has none.
+/// A program that is expertrail on a node with the active rails `mlx5_3` and `mlx5_7`, of which this machine has none.
 fn with_rails(folder: &Path) -> PathBuf {
     for device in ["mlx5_3", "mlx5_7"] {
         let port = folder.join("tree/sys/class/infiniband").join(device).join("ports/1");
@@ -115,7 +115,7 @@ fn pinned(folder: &Path, description: &str) -> String {
     let rails = with_rails(folder);
     description
         .replace("[network]", "[network]\nhcas = [\"mlx5_3\", \"mlx5_7\"]")
-        .replace(&format!("{:?}", binary()), &format!("{rails:?}"))
+        .replace(&binary().display().to_string(), &rails.display().to_string())
 }
 
 fn script(folder: &Path, name: &str, args: &[&str], vars: &[(&str, &str)]) -> Command {
@@ -194,7 +194,9 @@ fn ssh_starts_a_worker_on_each_host_and_brings_files_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut description = description(&format!("{SHOW}\ncollect = [\"/proc/sys/kernel/ostype\"]"))
         .replace("[hosts]", "[hosts]\nuser = \"me\"");
-    description.push_str(&format!("directory = {:?}\n", folder.path().join("there it's")));
+    description.push_str("directory = \"THERE\"\n");
+    let there = folder.path().join("there it's");
+    let description = description.replace("THERE", &there.display().to_string());
     rendered(folder.path(), "ssh", &pinned(folder.path(), &description));
     let rails = folder.path().join("bin/with-rails");
     let vars = [("EXPERTRAIL_BINARY", rails.to_str().unwrap())];
@@ -265,7 +267,7 @@ fn ssh_stops_all_workers_when_told_to() {
     };
     let begun = Instant::now();
     while sleeping() < 4 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the ranks did not start");
+        assert!(begun.elapsed() < Duration::from_mins(1), "the ranks did not start");
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());

@@ -14,32 +14,53 @@ const SHORTEST: usize = 6;
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Those that the run's variables and this process's own environment hold under names of secrets.
+    /// Those that the run's variables and arguments, and this process's own environment, hold under names of secrets.
     pub fn of(run: &Run) -> Self {
         let own = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let given = run.env.iter().map(|setting| (setting.name.clone(), setting.value.clone()));
-        Self::from_variables(own.chain(given))
+        let mut secrets = Self::from_variables(own.chain(given));
+        // In a list of arguments name and value are apart: `["--token", "..."]`.
+        for pair in run.steps.iter().flat_map(|step| step.argv.windows(2)) {
+            if let [option, value] = pair
+                && option.starts_with('-')
+                && !value.starts_with('-')
+                && redact_text(&format!("{option} {value}")).contains(REDACTED)
+            {
+                secrets.add(value);
+            }
+        }
+        secrets.sorted()
     }
 
     /// Those of `variables` whose names are of secrets.
     pub fn from_variables(variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        let mut values: Vec<String> = Vec::new();
+        let mut secrets = Self::default();
         for (name, value) in variables {
-            let line = format!("{name}={value}");
-            if value.trim().len() >= SHORTEST && redact_text(&line).contains(REDACTED) {
-                let whole = value.trim().to_owned();
-                values.push(STANDARD.encode(&whole));
-                // As it stands in JSON.
-                let quoted = serde_json::Value::String(whole.clone()).to_string();
-                values.push(quoted.trim_matches('"').to_owned());
-                values.push(whole);
+            if redact_text(&format!("{name}={value}")).contains(REDACTED) {
+                secrets.add(&value);
             }
         }
-        // The longest first: one may be a part of another.
-        values.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        values.dedup();
-        Self(values)
+        secrets.sorted()
+    }
+
+    fn add(&mut self, value: &str) {
+        let whole = value.trim();
+        if whole.len() < SHORTEST || whole == REDACTED {
+            return;
+        }
+        self.0.push(STANDARD.encode(whole));
+        // As it stands in JSON.
+        let quoted = serde_json::Value::String(whole.to_owned()).to_string();
+        self.0.push(quoted.trim_matches('"').to_owned());
+        self.0.push(whole.to_owned());
+    }
+
+    /// The longest first: one may be a part of another.
+    fn sorted(mut self) -> Self {
+        self.0.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        self.0.dedup();
+        self
     }
 
     /// `text` without secrets.

@@ -121,7 +121,10 @@ pub(super) fn head(run: &Run, shell: &str, use_it: &[&str]) -> String {
     ));
     // Functions are called by `step` and `trap`, values with commas are words of arrays, what follows `&&` and `||` is meant so, a `$`
     // in quotes is for another shell or for none, and not every run uses every directory.
-    format!("#!{shell}\n{}# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317\n", comment(&lines))
+    format!(
+        "#!{shell}\n{}# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329\n",
+        comment(&lines)
+    )
 }
 
 /// `export` lines, each under its reason.

@@ -107,7 +107,7 @@ pub(super) fn profile(spec: &Spec, facts: Option<&Facts>) -> Result<Profile, Run
                 given: name.clone(),
                 nearest: nearest(name, &profile_ids()),
                 known: profile_ids(),
-                otherwise: "; or run `expertrail facts --json node.json` on a node and give --facts node.json, or the path of a \
+                otherwise: "; or run `expertrail facts -o node.json` on a node and give --facts node.json, or the path of a \
                             profile's JSON file"
                     .to_owned(),
             },
@@ -123,7 +123,7 @@ pub(super) fn profile(spec: &Spec, facts: Option<&Facts>) -> Result<Profile, Run
     Err(RunError::Missing {
         key: "profile".to_owned(),
         reason: format!(
-            "it decides image, NICs and memory: one of {}; or give the facts of a node with --facts (made there by `expertrail facts \
+            "it decides image, NICs and memory: one of {}; or give the facts of a node with --facts (made there by `expertrail facts -o \
              --json node.json`)",
             profile_ids().join(", ")
         ),

@@ -57,7 +57,7 @@ pub(super) fn benchmarks(spec: &Spec, nodes: u32) -> Result<Vec<Benchmark>, RunE
 /// Fills in the steps.
 pub(super) fn fill(run: &mut Run, spec: &Spec) -> Result<(), RunError> {
     run.steps = match spec.engine {
-        Engine::Expertrail => vec![expertrail(spec)],
+        Engine::Expertrail => vec![expertrail(run, spec)],
         Engine::Command => vec![command(run, spec)?],
         Engine::Deepep => {
             divisible(run, &spec.workload)?;
@@ -109,9 +109,14 @@ fn sizes<const N: usize>(names: [(&str, Option<u32>); N]) -> Vec<String> {
         .collect()
 }
 
-fn expertrail(spec: &Spec) -> Step {
+fn expertrail(run: &Run, spec: &Spec) -> Step {
     let workload = &spec.workload;
-    let mut argv = words(["{expertrail}", "bench", "--launched", "--scope", "node", "--preset"]);
+    let mut argv = words(["{expertrail}", "bench", "--launched", "--scope", "node"]);
+    // Nodes with GPUs are asked for them: left to itself the benchmark would pass on CPUs where the GPUs are gone.
+    if run.platform.gpu.is_some() && spec.kubernetes.gpu_resource.as_deref() != Some("") {
+        argv.extend(words(["--backend", "cuda"]));
+    }
+    argv.push("--preset".to_owned());
     argv.push(workload.preset.clone().unwrap_or_else(|| "guide-intranode".to_owned()));
     argv.extend(sizes([
         ("--tokens", workload.tokens),
