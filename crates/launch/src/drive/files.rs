@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::{Collect, DriveError};
 
-/// The most that is kept of the beginning and of the end of a log.
-const HALF: u64 = 64 << 20;
+/// The most that is kept of the beginning and of the end of a log: it is in memory some times over while secrets are taken out of it.
+const HALF: u64 = 16 << 20;
 
 /// The largest other file that is kept.
 const LARGEST: u64 = 64 << 20;
@@ -22,6 +22,8 @@ pub(super) enum Found {
     Log(String),
     /// A worker's file, under this name.
     File(String),
+    /// A file that is cut as a log is where it is long.
+    Text(String),
 }
 
 /// Hands over the outputs of a run as its workers lay them out under `folder`: `logs/`, `facts/`, `findings/`, `exit/`, `collected/`, and
@@ -76,9 +78,9 @@ fn list(folder: &Path, above: &str, found: &mut Vec<String>) {
 
 /// Hands over one file; what cannot be read is said.
 pub(super) fn hand_over(path: &Path, kind: &Found, to: &mut dyn Collect) -> Result<(), DriveError> {
-    let (Found::Log(name) | Found::File(name)) = kind;
+    let (Found::Log(name) | Found::File(name) | Found::Text(name)) = kind;
     let bytes = match kind {
-        Found::Log(_) => log(path),
+        Found::Log(_) | Found::Text(_) => log(path),
         Found::File(_) => whole(path),
     };
     match (bytes, kind) {
@@ -88,7 +90,12 @@ pub(super) fn hand_over(path: &Path, kind: &Found, to: &mut dyn Collect) -> Resu
             }
             to.log(name, &bytes)
         }
-        (Ok((bytes, _)), Found::File(_)) => to.file(name, &bytes),
+        (Ok((bytes, cut)), Found::File(_) | Found::Text(_)) => {
+            if let Some(cut) = cut {
+                to.missing(name, &cut);
+            }
+            to.file(name, &bytes)
+        }
         (Err(why), _) => {
             to.missing(name, &why);
             Ok(())
