@@ -232,8 +232,7 @@ kept() {{
     local log=$1 left=$(({} - SECONDS))
     shift
     [ "$left" -gt 0 ] || left=1
-    # --foreground: a launcher takes a second signal, to the whole group, for a wish to end at once and without its ranks.
-    exec timeout --foreground --kill-after=30 "$left" "$@" > >(tee -a "$out/logs/$log{suffix}.log") 2>&1
+    exec timeout --kill-after=30 "$left" "$@" > >(tee -a "$out/logs/$log{suffix}.log") 2>&1
 }}
 
 "#,

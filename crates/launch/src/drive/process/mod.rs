@@ -327,7 +327,8 @@ impl System for Hosts<'_> {
 
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
         let note = self.note();
-        let failed = |error: std::io::Error| DriveError::File { path: note.path(), reason: error.to_string() };
+        let failed =
+            |error: std::io::Error| DriveError::File { path: note.path(), reason: error.to_string() };
         // Until the note is this process's, whatever runs is another's.
         self.refused = true;
         if let Some(process) = note.take().map_err(failed)? {
@@ -352,8 +353,7 @@ impl System for Hosts<'_> {
         self.child = Some(child);
         self.out = Some(out);
         self.started = Some(Instant::now());
-        note.add(&process)
-            .map_err(|error| DriveError::File { path: note.path(), reason: error.to_string() })
+        note.add(&process).map_err(|error| DriveError::File { path: note.path(), reason: error.to_string() })
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError> {

@@ -106,7 +106,8 @@ impl Process {
     /// This process and those above it.
     pub(super) fn own_line() -> Vec<u32> {
         let mut line = vec![std::process::id()];
-        while let Some((parent, _)) = line.last().and_then(|pid| stat(*pid)).filter(|(parent, _)| *parent > 0) {
+        while let Some((parent, _)) = line.last().and_then(|pid| stat(*pid)).filter(|(parent, _)| *parent > 0)
+        {
             line.push(parent);
         }
         line
