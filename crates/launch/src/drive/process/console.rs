@@ -68,11 +68,6 @@ impl Console {
         }
     }
 
-    /// Whether there will be no more.
-    pub(super) fn ended(&self) -> bool {
-        self.lines.is_none()
-    }
-
     /// The file with all lines so far.
     pub(super) fn file(&mut self) -> &Path {
         let _ = self.file.flush();

@@ -94,7 +94,7 @@ fn real(path: &Path) -> PathBuf {
 /// Ends `known` and everything that `marks` finds, now and while it is at it.
 pub(super) fn end(mut known: Vec<Process>, marks: &Marks) -> Ended {
     let mut ended = Ended::default();
-    let mut look = |known: &mut Vec<Process>| {
+    let look = |known: &mut Vec<Process>| {
         known.retain(Process::lives);
         for process in marks.all() {
             if !known.contains(&process) {
