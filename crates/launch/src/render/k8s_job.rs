@@ -75,10 +75,6 @@ fn pod(run: &Run) -> Result<Node, RenderError> {
     let mut spec = kube::pod(run);
     spec.set("subdomain", Node::from(&run.id).note("the Service above"));
     spec.set("restartPolicy", "Never");
-    let taints = kube::tolerations(run);
-    if !taints.is_empty() {
-        spec.set("tolerations", Node::List(taints));
-    }
     let mut affinity = map! {};
     if let Some(gpus) = kube::gpu_affinity(run) {
         affinity.set("nodeAffinity", gpus);

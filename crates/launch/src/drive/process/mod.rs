@@ -203,15 +203,20 @@ impl<'a> Hosts<'a> {
     }
 }
 
+/// `1 host`, `2 hosts`.
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 impl System for Hosts<'_> {
     fn describe(&mut self) -> Result<Vec<String>, DriveError> {
         let hosts = self.hosts();
         let mut lines = vec![format!(
-            "{} on {} hosts ({}) of {} ranks, at most {}",
+            "{} on {} ({}) of {}, at most {}",
             self.script(),
-            hosts.len(),
+            count(hosts.len(), "host"),
             hosts.join(", "),
-            self.run.gpus_per_node,
+            count(self.run.gpus_per_node as usize, "rank"),
             span(self.run.timeout_s)
         )];
         let args: String = self.args().iter().map(|arg| format!(" {arg}")).collect();
