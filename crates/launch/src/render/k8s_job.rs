@@ -76,8 +76,8 @@ fn pod(run: &Run) -> Result<Node, RenderError> {
     spec.set("subdomain", Node::from(&run.id).note("the Service above"));
     spec.set("restartPolicy", "Never");
     let mut affinity = map! {};
-    if let Some(gpus) = kube::gpu_affinity(run) {
-        affinity.set("nodeAffinity", gpus);
+    if let Some(nodes) = kube::node_affinity(run) {
+        affinity.set("nodeAffinity", nodes);
     }
     affinity.set("podAntiAffinity", kube::apart(map! { "app": &run.id }));
     spec.set("affinity", affinity);

@@ -324,22 +324,33 @@ fn tolerations(run: &Run) -> Vec<Node> {
     usual.chain(given.iter().cloned()).map(one).collect()
 }
 
-/// Nodes that have GPUs; none where ranks are on the CPU, the GPUs are not NVIDIA's, or an instance type says as much: its label is there
-/// where GPU feature discovery is not.
-pub(super) fn gpu_affinity(run: &Run) -> Option<Node> {
-    if run.kubernetes.node_selector.contains_key("node.kubernetes.io/instance-type") {
+/// Nodes that the run may be on: with GPUs, unless ranks are on the CPU, the GPUs are not NVIDIA's, or an instance type says as much (its
+/// label is there where GPU feature discovery is not); and those that are named. None where any will do.
+pub(super) fn node_affinity(run: &Run) -> Option<Node> {
+    let mut wanted = Vec::new();
+    let gpus = !run.kubernetes.node_selector.contains_key("node.kubernetes.io/instance-type");
+    let nvidia = run.kubernetes.gpu_resource.as_deref().is_some_and(|name| name.starts_with("nvidia.com/"));
+    if gpus && nvidia {
+        wanted.push(map! {
+            "key": Node::from("nvidia.com/gpu.present").note("set by GPU feature discovery; absent for a while after a driver's restart"),
+            "operator": "In",
+            "values": list!["true"],
+        });
+    }
+    let names = &run.kubernetes.hostnames;
+    if !names.is_empty() {
+        wanted.push(map! {
+            "key": Node::from("kubernetes.io/hostname").note("kubernetes.hostnames: these nodes and no others"),
+            "operator": "In",
+            "values": Node::List(names.iter().map(Node::from).collect()),
+        });
+    }
+    if wanted.is_empty() {
         return None;
     }
-    run.kubernetes.gpu_resource.as_deref().filter(|name| name.starts_with("nvidia.com/"))?;
     Some(map! {
         "requiredDuringSchedulingIgnoredDuringExecution": map! {
-            "nodeSelectorTerms": list![map! {
-                "matchExpressions": list![map! {
-                    "key": Node::from("nvidia.com/gpu.present").note("set by GPU feature discovery; absent for a while after a driver's restart"),
-                    "operator": "In",
-                    "values": list!["true"],
-                }],
-            }],
+            "nodeSelectorTerms": list![map! { "matchExpressions": Node::List(wanted) }],
         },
     })
 }

@@ -183,8 +183,8 @@ fn runtime_variables(run: &Run) -> Vec<Node> {
 /// GPUs, one pod for each node, one zone.
 fn affinity(run: &Run, step: &Step) -> Option<Node> {
     let mut affinity = map! {};
-    if let Some(gpus) = kube::gpu_affinity(run) {
-        affinity.set("nodeAffinity", gpus);
+    if let Some(nodes) = kube::node_affinity(run) {
+        affinity.set("nodeAffinity", nodes);
     }
     if let Some(zone) = zone(run, step) {
         affinity.set("podAffinity", zone);

@@ -1,5 +1,6 @@
 //! `mpirun`, `ssh` and `torchrun`: the rendered script as a child of this process, supervised.
 
+mod progress;
 mod tree;
 
 use std::fs;
@@ -10,11 +11,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::files::{Found, hand_over, outputs};
+use super::files::{Found, Taken, hand_over, outputs, remove};
 use super::follow::line_of;
 use super::{Collect, DriveError, Ending, Event, Show, Stop, System};
-use crate::bundle::clock::span;
+use crate::bundle::clock::{count, span};
 use crate::run::{Run, Target};
+use progress::Progress;
 use tree::Process;
 
 /// The variable by which the scripts are told where to write.
@@ -48,7 +50,9 @@ pub struct Hosts<'a> {
     console: Vec<u8>,
     begun: bool,
     complaint: Option<String>,
-    step: String,
+    progress: Progress,
+    /// Files that were handed over whole.
+    taken: Vec<Taken>,
     /// Let `ssh.sh` copy the files and this host's binary to all hosts first.
     pub copy: bool,
 }
@@ -66,7 +70,8 @@ impl<'a> Hosts<'a> {
             console: Vec::new(),
             begun: false,
             complaint: None,
-            step: String::new(),
+            progress: Progress::new(Instant::now()),
+            taken: Vec::new(),
             copy: false,
         }
     }
@@ -145,11 +150,12 @@ impl<'a> Hosts<'a> {
         let text = text.trim_end();
         if let Some(step) = text.strip_prefix(STEP) {
             self.begun = true;
-            step.clone_into(&mut self.step);
+            self.progress.step(step, Instant::now());
             show.show(Event::State(format!("step {step}")));
         } else if let Some(complaint) = text.strip_prefix(COMPLAINT) {
             self.complaint = Some(complaint.to_owned());
         }
+        self.progress.hear(text);
         self.console.extend_from_slice(line);
         line_of(line, show);
     }
@@ -181,19 +187,36 @@ impl<'a> Hosts<'a> {
         self.drain(show, Duration::from_secs(1));
     }
 
+    /// Ranks of the step that left a record of their end, where this host sees it.
+    fn recorded(&self) -> usize {
+        let Some(Ok(entries)) = self.out.as_ref().map(|out| fs::read_dir(out.join("exit"))) else { return 0 };
+        let of_rank = |name: &str| name.starts_with("rank-");
+        entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(of_rank)).count()
+    }
+
     fn ending(&self, code: Option<i32>) -> Ending {
-        let script = self.script();
+        let (script, step) = (self.script(), &self.progress.step);
         let because = self.complaint.as_ref().map(|what| format!(": {what}")).unwrap_or_default();
+        // First the host and what to change: the script's exit code says no more than that ssh failed.
+        let unreached = self.progress.unreached.as_ref().map(|host| {
+            format!(
+                "host {} could not be reached: {}. Fix hosts.names of run.toml (or {HOSTFILE}), and see that `ssh {0} true` works; ",
+                host.host, host.why
+            )
+        });
+        let unreached = unreached.unwrap_or_default();
         match code {
             Some(0) => Ending::Succeeded,
-            Some(124) => Ending::Deadline {
-                state: format!("the run's own deadline passed in step {}{because}", self.step),
-            },
+            Some(124) => {
+                Ending::Deadline { state: format!("the run's own deadline passed in step {step}{because}") }
+            }
             Some(code @ (2 | 4)) if !self.begun => Ending::NeverStarted {
-                reason: format!("{script} ended with exit code {code} before its first step{because}"),
+                reason: format!(
+                    "{unreached}{script} ended with exit code {code} before its first step{because}"
+                ),
             },
             Some(code) => Ending::Failed {
-                reason: format!("{script} ended with exit code {code} in step {}{because}", self.step),
+                reason: format!("{unreached}{script} ended with exit code {code} in step {step}{because}"),
                 code: Some(code),
             },
             None => {
@@ -203,24 +226,22 @@ impl<'a> Hosts<'a> {
     }
 }
 
-/// `1 host`, `2 hosts`.
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
 impl System for Hosts<'_> {
     fn describe(&mut self) -> Result<Vec<String>, DriveError> {
         let hosts = self.hosts();
         let mut lines = vec![format!(
             "{} on {} ({}) of {}, at most {}",
             self.script(),
-            count(hosts.len(), "host"),
+            count(u32::try_from(hosts.len()).unwrap_or(u32::MAX), "host"),
             hosts.join(", "),
-            count(self.run.gpus_per_node as usize, "rank"),
+            count(self.run.gpus_per_node, "rank"),
             span(self.run.timeout_s)
         )];
-        let args: String = self.args().iter().map(|arg| format!(" {arg}")).collect();
-        lines.push(format!("argv: bash {}{args}, in {}", self.script(), self.folder.display()));
+        let argv: Vec<String> = ["bash".to_owned(), self.script().to_owned()]
+            .into_iter()
+            .chain(self.args().iter().map(ToString::to_string))
+            .collect();
+        lines.push(format!("argv: {}, in {}", argv.join(" "), self.folder.display()));
         Ok(lines)
     }
 
@@ -304,11 +325,15 @@ impl System for Hosts<'_> {
                 return Ok(Ending::Interrupted);
             }
             if Instant::now() >= until {
-                let state = format!("step {}", self.step);
+                let state = self.progress.words(self.run, self.recorded());
                 self.stop(show, stop);
                 return Ok(Ending::Deadline { state });
             }
             self.drain(show, EVERY);
+            let recorded = self.recorded();
+            if let Some(state) = self.progress.due(self.run, recorded, Instant::now()) {
+                show.show(Event::State(state));
+            }
             let Some(child) = &mut self.child else {
                 return Err(DriveError::System("nothing was started".to_owned()));
             };
@@ -339,13 +364,18 @@ impl System for Hosts<'_> {
             to.log("console", &self.console)?;
         }
         if out.is_dir() {
-            outputs(&out, to)?;
+            self.taken = outputs(&out, to)?;
         }
         let list = self.folder.join(HOSTFILE);
         if list.is_file() {
             hand_over(&list, &Found::File("collected/hostfile.txt".to_owned()), to)?;
         }
         Ok(())
+    }
+
+    fn tidy(&mut self, show: &mut dyn Show) {
+        let Some(out) = &self.out else { return };
+        remove(&std::mem::take(&mut self.taken), out, show);
     }
 
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {

@@ -20,8 +20,8 @@ fn readme(run: &Run) -> String {
     format!(
         "1. Put this directory at the same path on all hosts, best on a shared file system: what ranks leave (exit codes, facts, findings) is\n   \
          written on their own host.\n2. See that `{}` is on every host (hosts.binary), and that `ssh HOST true` asks for nothing.\n3. Hosts are in \
-         `{HOSTFILE}`, the first has rank 0.\n\nStart      ./{}\nStop       Ctrl-C\nAfterwards expertrail diagnose out-*/logs     where it failed\n           \
-         expertrail judge out-*/result-*.json   where it passed\n\nOr all of it at once: expertrail launch .\n",
+         `{HOSTFILE}`, the first has rank 0.\n\nStart      ./{}\nStop       Ctrl-C\nAfterwards expertrail diagnose OUT/logs       where it failed (OUT: the directory that it named at the end)\n           \
+         expertrail judge OUT/result-*.json   where it passed\n\nOr all of it at once: expertrail launch .\n",
         run.hosts.binary,
         super::MPIRUN
     )

@@ -31,7 +31,7 @@ fn readme(run: &Run) -> String {
          host. `./{0} --copy` makes the directory and copies them there, with the expertrail of this host (or $EXPERTRAIL_BINARY), and uses that \
          one; without --copy they must be there, and `{1}` (hosts.binary) too.\n\nStart      ./{0} [--copy]\nStop       Ctrl-C: the workers on all \
          hosts are told to stop\nOutputs    out-TIME/logs/STEP-nodeN.log, with all files of the node in it (lines beginning ::expertrail-file)\n\
-         Afterwards expertrail diagnose out-*/logs     where it failed\n\nOr all of it at once: expertrail launch .\n",
+         Afterwards expertrail diagnose OUT/logs       where it failed (OUT: the directory that it named at the end)\n\nOr all of it at once: expertrail launch .\n",
         super::SSH,
         run.hosts.binary
     )
