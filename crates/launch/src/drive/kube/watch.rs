@@ -502,18 +502,3 @@ impl Words {
         }
     }
 }
-/// Removes what pulled the image.
-fn unpull(task: &Task<'_>) -> Result<(), DriveError> {
-    let label = format!("{RUN_LABEL}={}", task.run.id);
-    let args = [
-        "delete",
-        "daemonsets",
-        "-n",
-        &task.site.namespace,
-        "-l",
-        &label,
-        "--wait=false",
-        "--ignore-not-found",
-    ];
-    task.site.done(task.site.client.raw(&args)).map(|_| ())
-}
