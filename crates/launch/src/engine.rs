@@ -119,7 +119,7 @@ pub fn worker(run: &Run, step: &Step, part: Part, place: &Place) -> Vec<Word> {
         option("--ranks-per-node", run.gpus_per_node.to_string().into());
         option("--contract", step.contract.name().into());
         option("--master", place.master.clone());
-        option("--master-port", run.port.to_string().into());
+        option("--master-port", run.port_of(step).to_string().into());
         if step.pinned && step.contract == Contract::Ranks {
             let pins = match &run.pins {
                 Pins::None => "none".to_owned(),

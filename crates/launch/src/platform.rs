@@ -16,6 +16,26 @@ pub enum Fabric {
     Unknown,
 }
 
+/// Whose settings of NCCL are taken. They were measured on one provider's fabric, so no other gets them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tuning {
+    /// The Kubernetes guide's.
+    Guide,
+}
+
+/// A variable that the platform's document sets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What it is for, and the document.
+    pub why: String,
+}
+
 /// A kind of node for launch files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -46,12 +66,18 @@ pub struct Platform {
     pub rdma_resource: Option<String>,
     /// How many of it a node has.
     pub rdma_count: Option<u32>,
-    /// Interface of the bootstrap, as `NCCL_SOCKET_IFNAME` writes it.
+    /// Interface of the bootstrap on every system, as `NCCL_SOCKET_IFNAME` writes it.
     pub interface: Option<String>,
+    /// Interface of the bootstrap in pods, whose names do not depend on the host's.
+    pub pod_interface: Option<String>,
     /// Folder of the host in which the provider's topology file lies.
     pub topo_mount: Option<String>,
     /// Value of the label `node.kubernetes.io/instance-type`.
     pub instance_type: Option<String>,
+    /// Whose settings of NCCL are taken; none: NCCL's own.
+    pub tuning: Option<Tuning>,
+    /// What the document sets beside those of all nodes with such a fabric.
+    pub variables: Vec<Variable>,
 }
 
 const TEXT: &str = include_str!("../data/platforms.json");

@@ -113,7 +113,7 @@ fn op(part: &Value, name: &str, bytes: &str) -> f64 {
 
 /// The settings of points 37 and 38, as the benchmark shows them and as DeepEP's buffer is made with them.
 #[test]
-fn defaults_are_the_guides() {
+fn checklist_37_and_38_defaults_are_the_guides() {
     let text = std::fs::read_to_string(world::script()).unwrap();
     for (number, line) in [
         (
@@ -158,6 +158,71 @@ fn judge_reads_the_log_and_the_result() {
     // 3072 bytes in 1 us crossed to others in both.
     assert!(runs.iter().all(|run| (run.figures[0].value - 3.072).abs() < 1e-9));
     assert_eq!(runs[1].settings.top_k, Some(64));
+}
+
+/// Checklist 39: the bytes over the time of dispatch and of combine; the total is twice the bytes, between nodes over layout, dispatch and
+/// combine, inside a node without layout. GB/s are 1e9 bytes, though the guide's keys end in gbps.
+#[test]
+fn checklist_39_how_the_three_figures_are_made() {
+    // Every event says 2 us: 12 tokens of 256 bytes, inside a node to 1 other rank, between nodes to 2 nodes.
+    let run = World::new(2, 2).env("FAKE_MS", "0.002").args(EVERYWHERE).run();
+    assert_eq!(run.codes, [0; 4], "{}", run.outputs.concat());
+    let (inside, between) = (12.0 * ROW, 24.0 * ROW);
+    let gb_s = |bytes: f64, us: f64| bytes / (us * 1e-6) / 1e9;
+    let log = &run.outputs[0];
+    let line = |dispatch: f64, total: f64| {
+        format!("dispatch={dispatch:.1} GB/s, combine={dispatch:.1} GB/s, total={total:.1} GB/s\n")
+    };
+    // 1.536: rounded to one place it is 1.5, as 2 x 3072 bytes over 4 us are.
+    for node in 0..2 {
+        let wanted = format!("  Node {node}: {}", line(gb_s(inside, 2.0), gb_s(2.0 * inside, 2.0 + 2.0)));
+        assert!(log.contains(&wanted), "{wanted}{log}");
+    }
+    let wanted = format!("  {}", line(gb_s(between, 2.0), gb_s(2.0 * between, 2.0 + 2.0 + 2.0)));
+    assert!(
+        log.contains(&wanted) && wanted.contains("dispatch=3.1 GB/s") && wanted.contains("total=2.0"),
+        "{wanted}{log}"
+    );
+    // Whole calls are timed, layout too, on every rank; the guide's line is of one rank.
+    let result = run.result();
+    assert_eq!(result["ops"][0]["phases_us"]["layout"], 2.0);
+    assert_eq!(run.outputs.iter().filter(|said| said.contains("total=")).count(), 1, "rank 0 prints them");
+}
+
+/// Checklist 40: an exception that is caught and printed still fails the run, on every rank; and the banner names the GPU as GPU.
+#[test]
+fn checklist_40_a_caught_exception_fails_and_the_banner_says_gpu() {
+    for (benchmarks, mark) in [("intranode", "INTRA ERROR: "), ("internode", "INTER ERROR: ")] {
+        let run = World::new(2, 2).env("FAKE_FAULT", "raises:3").args(&["--benchmarks", benchmarks]).run();
+        assert_eq!(run.codes, [1; 4], "{benchmarks}: {}", run.outputs.concat());
+        assert!(run.outputs[3].contains(&format!("[rank 3] {mark}")), "{}", run.outputs[3]);
+        assert_eq!(run.result()["verdict"]["status"], "fail");
+        assert!(!run.outputs.concat().contains("DeepEP benchmark complete."));
+    }
+    let good = World::new(2, 2).run();
+    assert_eq!(good.codes, [0; 4], "{}", good.outputs.concat());
+    assert!(good.outputs[0].contains("\nGPU: NVIDIA H200\n"), "{}", good.outputs[0]);
+    assert!(!good.outputs.concat().contains("Driver:"));
+}
+
+/// Checklist 17: a wrong or missing offset shows in no error of DeepEP's, so the benchmark refuses to begin.
+#[test]
+fn checklist_17_no_rank_begins_without_its_rail() {
+    let every: Vec<String> =
+        (0..4).map(|rank| format!("[rank {rank}] NVSHMEM_HCA_LIST is not set")).collect();
+    refused(
+        World::new(2, 2).env("NVSHMEM_HCA_LIST", ""),
+        &every.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+    // An offset of 2 where 1 is right: the last rank of each node is sent to a device that is not there.
+    refused(
+        World::new(2, 2)
+            .env_of(0, "NVSHMEM_HCA_LIST", "mlx5_2:1")
+            .env_of(1, "NVSHMEM_HCA_LIST", "mlx5_3:1")
+            .env_of(2, "NVSHMEM_HCA_LIST", "mlx5_2:1")
+            .env_of(3, "NVSHMEM_HCA_LIST", "mlx5_3:1"),
+        &["[rank 1] NVSHMEM_HCA_LIST names mlx5_3", "[rank 3] NVSHMEM_HCA_LIST names mlx5_3"],
+    );
 }
 
 /// Every rank exits with 2, one line says why, no GPU was touched, and the result says "not run".

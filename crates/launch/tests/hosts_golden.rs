@@ -252,15 +252,35 @@ fn checklist_18_no_list_of_hcas_is_set_for_all() {
         assert!(!text.contains("NVSHMEM_HCA_LIST"), "{text}");
         assert_eq!(text.matches(pins).count(), 1, "{}:\n{text}", target.name());
         assert_eq!(text.matches("--require-hca-active").count(), 1, "{text}");
-        for pair in [
-            "NVSHMEM_HCA_OFFSET=5",
-            "NVSHMEM_IB_ENABLE_IBGDA=1",
-            "NCCL_SOCKET_IFNAME=eth0",
-            "NVSHMEM_BOOTSTRAP=UID",
-        ] {
+        for pair in ["NVSHMEM_HCA_OFFSET=5", "NVSHMEM_IB_ENABLE_IBGDA=1", "NVSHMEM_BOOTSTRAP=UID"] {
             assert!(text.contains(pair), "{}: {pair}", target.name());
         }
     }
+}
+
+/// The guide's eth0 is the interface of pods; hosts name theirs otherwise.
+#[test]
+fn hosts_get_no_interface_of_pods() {
+    for target in [Target::Slurm, Target::Torchrun, Target::Mpirun, Target::Ssh] {
+        let text = script(B200, target);
+        assert!(!text.contains("eth0") && !text.contains("SOCK_IFNAME"), "{}:\n{text}", target.name());
+        let page = files(B200, target).get("README.txt").unwrap().text.clone();
+        assert!(page.contains("network.interface"), "{}:\n{page}", target.name());
+    }
+}
+
+/// Each step of a run has a port of its own, also where one comes after the other.
+#[test]
+fn every_step_has_its_port() {
+    let text = script(EFA, Target::Slurm);
+    let ports: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("--master-port "))
+        .map(|rest| rest.trim_end_matches(" \\"))
+        .collect();
+    assert_eq!(ports, ["29400", "29401", "29402"], "{text}");
+    assert!(text.contains("rendezvous $MASTER_ADDR, port 29400 to 29402"), "{text}");
+    assert!(script(B200, Target::Slurm).contains("rendezvous $MASTER_ADDR, port 29400,"));
 }
 
 /// Section 2: workers started over ssh inherit no variable, so mpirun is given each by name and value.

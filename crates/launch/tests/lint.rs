@@ -329,3 +329,37 @@ fn mutilated_files_do_no_harm() {
         }
     }
 }
+
+/// `^docker,lo` tells NCCL what not to take. No library needs the same list, and another one needs the name of an interface.
+#[test]
+fn interfaces_that_are_left_out_are_no_names() {
+    let without = edited(&base("ranks.env"), &[("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0\n", "")]);
+    let named = judge("ranks.env", &without);
+    assert_eq!(of(&named, "N029")[0].fix, "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0");
+    let left_out = edited(&without, &[("NCCL_SOCKET_IFNAME=eth0", "NCCL_SOCKET_IFNAME=^docker,lo,veth")]);
+    let report = judge("ranks.env", &left_out);
+    let found = of(&report, "N029");
+    assert_eq!(found.len(), 1, "{}", report.text());
+    assert!(!found[0].fix.contains('^') && found[0].fix.contains("ip route get"), "{}", found[0].fix);
+    // EFA's own images have just this.
+    let efa = format!(
+        "{left_out}FI_PROVIDER=efa\nNVSHMEM_REMOTE_TRANSPORT=libfabric\nNVSHMEM_LIBFABRIC_PROVIDER=efa\n"
+    );
+    let report = judge("ranks.env", &efa);
+    assert!(of(&report, "N029").is_empty(), "{}", report.text());
+}
+
+/// The worker sets MASTER_ADDR in what it starts; another program with such an option does not.
+#[test]
+fn the_workers_option_hands_on_the_address() {
+    let script = |program: &str| {
+        format!(
+            "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=8\n#SBATCH --exclusive\n\
+             first=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1)\n\
+             srun --mpi=none --cpu-bind=none {program} --master \"$first\" -- python3 /DeepEP/tests/test_internode.py\n"
+        )
+    };
+    let found = |program: &str| of(&judge("run.sbatch", &script(program)), "N104").len();
+    assert_eq!(found("expertrail worker rank --contract nodes"), 0);
+    assert_eq!(found("wrapper"), 1);
+}

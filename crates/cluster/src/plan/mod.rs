@@ -152,6 +152,16 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     })
 }
 
+/// What the engine of `request` says of its settings, the worst first: the lints of [`plan`] without figures, so that rates of links may be
+/// anything (the scale-out link must be there for several nodes).
+///
+/// # Errors
+/// [`PlanError`] where sizes fit no engine at all.
+pub fn lints(request: &Request) -> Result<Vec<Lint>, PlanError> {
+    let sizes = request.sizes()?;
+    Ok(lint::lints(request, &sizes))
+}
+
 fn workload(request: &Request) -> Workload {
     Workload {
         nodes: request.nodes,

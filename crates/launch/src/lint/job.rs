@@ -108,8 +108,11 @@ fn retries(unit: &Unit<'_>, sink: &mut Sink<'_>) {
 fn names(unit: &Unit<'_>, sink: &mut Sink<'_>) {
     let generated =
         unit.doc.and_then(|doc| doc.get("metadata")).is_some_and(|m| m.get("generateName").is_some());
+    // A step's object has the run's id and the step for its name, and a label with the step.
+    let step = unit.doc.and_then(|doc| doc.path(&["metadata", "labels"])?.text_at("expertrail.dev/step"));
+    let name = step.and_then(|step| unit.name.strip_suffix(&format!("-{step}")));
     // Six hexadecimal digits at the end are a run's.
-    let tail = unit.name.rsplit('-').next().unwrap_or_default();
+    let tail = name.unwrap_or(&unit.name).rsplit('-').next().unwrap_or_default();
     let run = tail.len() == 6 && tail.chars().all(|c| c.is_ascii_hexdigit()) || unit.name.contains('$');
     let line = unit.doc.and_then(|doc| doc.get("metadata")).map_or(unit.line, |m| m.line_of("name"));
     if matches!(unit.kind, Kind::Job | Kind::MpiJob) && !generated && !run {

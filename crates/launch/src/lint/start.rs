@@ -54,6 +54,8 @@ fn tests(unit: &Unit<'_>, sink: &mut Sink<'_>) {
         let handed = chain.iter().any(|link| {
             let word = |text: &str| text == "MASTER_ADDR" || text.starts_with("MASTER_ADDR=");
             link.words.iter().any(|own| word(&own.text))
+                // This project's worker sets it in each process that it starts.
+                || link.words.iter().any(|own| own.text == "worker") && link.has("--master")
                 || link.sets.iter().any(|set| set.name == "MASTER_ADDR")
         });
         // What ssh starts has none of the script's own variables.

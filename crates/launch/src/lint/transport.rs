@@ -130,9 +130,24 @@ fn interfaces(unit: &Unit<'_>, sink: &mut Sink<'_>) {
         // By name or by DeepEP: both use the UID bootstrap.
         && (boot.is_some() || unit.settings.iter().any(|setting| setting.name.starts_with("NVSHMEM_")))
     {
+        // `^docker,lo` says which ones not to take; another library needs the name of one.
+        let leaves_out = nccl.value.starts_with('^');
+        // EFA's images leave out interfaces and nothing more, and both libraries find the one that is left.
+        if leaves_out && on_efa(unit) {
+            return;
+        }
+        let name =
+            if leaves_out { "INTERFACE   # of the default route: ip route get 1.1.1.1" } else { &nccl.value };
         let what = format!("NCCL_SOCKET_IFNAME is set and {uid} is not");
-        sink.add("N029", nccl.at, what).fix(format!("{uid}={}", nccl.value));
+        sink.add("N029", nccl.at, what).fix(format!("{uid}={name}"));
     }
+}
+
+/// Whether the NICs are EFA's.
+fn on_efa(unit: &Unit<'_>) -> bool {
+    unit.pods.iter().any(|pod| pod.resources().contains(&"vpc.amazonaws.com/efa"))
+        || unit.value("FI_PROVIDER") == Some("efa")
+        || unit.value("NVSHMEM_REMOTE_TRANSPORT") == Some("libfabric")
 }
 
 /// Variables that nobody gets, since they are not exported.

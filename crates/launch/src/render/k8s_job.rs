@@ -6,7 +6,7 @@ mod script;
 use super::{RenderError, kube};
 use crate::doc::{self, Node};
 use crate::files::FileSet;
-use crate::run::Run;
+use crate::run::{Run, Step};
 use crate::spec::Contract;
 use crate::{list, map};
 
@@ -37,14 +37,16 @@ fn service(run: &Run) -> Node {
             "clusterIP": Node::from("None").note("headless: a DNS name for each pod, no balancing"),
             "selector": map! { "app": &run.id },
             "publishNotReadyAddresses": Node::from(true).note("nodes must find rank 0 before its pod is ready"),
-            "ports": list![map! {
-                "name": "rendezvous",
-                "port": u32::from(run.port),
-                "targetPort": u32::from(run.port),
-                "protocol": "TCP",
-            }],
+            "ports": Node::List(run.steps.iter().map(|step| port(run, step)).collect()),
         },
     }
+}
+
+/// Where the ranks of a step meet.
+fn port(run: &Run, step: &Step) -> Node {
+    let port = u32::from(run.port_of(step));
+    let name = if run.steps.len() > 1 { step.name.as_str() } else { "rendezvous" };
+    map! { "name": name, "port": port, "targetPort": port, "protocol": "TCP" }
 }
 
 fn job(run: &Run) -> Result<Node, RenderError> {

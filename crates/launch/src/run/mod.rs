@@ -1,6 +1,7 @@
 //! A run with every value decided and the reason of each: what all launch files are made of.
 
 mod error;
+mod limits;
 mod place;
 mod settings;
 mod sound;
@@ -144,7 +145,7 @@ pub struct Run {
     pub hcas: Vec<String>,
     /// Host folder that must be mounted for the topology file.
     pub topo_mount: Option<String>,
-    /// Port of the rendezvous.
+    /// Port of the first step's rendezvous; each further step has the next one ([`Run::port_of`]).
     pub port: u16,
     /// The longest that the run may take, in seconds.
     pub timeout_s: u64,
@@ -166,6 +167,21 @@ impl Run {
     /// Ranks of the run.
     pub fn ranks(&self) -> u32 {
         self.nodes * self.gpus_per_node
+    }
+
+    /// Port of the rendezvous of `step`. Each has its own: a node that a step leaves out begins the next at once, and would meet the
+    /// ranks of the one before.
+    pub fn port_of(&self, step: &Step) -> u16 {
+        let index = self.steps.iter().position(|own| own.name == step.name).unwrap_or_default();
+        self.port.saturating_add(u16::try_from(index).unwrap_or(u16::MAX))
+    }
+
+    /// All ports, for people: `29400`, or `29400 to 29402`.
+    pub fn ports(&self) -> String {
+        match self.steps.last().map(|step| self.port_of(step)) {
+            Some(last) if last != self.port => format!("{} to {last}", self.port),
+            _ => self.port.to_string(),
+        }
     }
 
     /// The value of a variable.
@@ -232,7 +248,11 @@ impl Run {
         };
         run.pins = place::pins(&run);
         steps::fill(&mut run, spec)?;
-        settings::fill(&mut run, spec);
+        place::port(&run)?;
+        place::reachable(&run)?;
+        limits::check(&mut run, spec)?;
+        settings::fill(&mut run, spec, facts);
+        systems::nics(&mut run, spec);
         systems::memory(&mut run, spec, facts)?;
         run.id = match run_id {
             Some(id) => {

@@ -6,7 +6,7 @@ use expertrail_cluster::topo;
 
 use super::{Pins, Run, RunError, profile_ids};
 use crate::platform::Fabric;
-use crate::spec::{Engine, Spec, nearest};
+use crate::spec::{Benchmark, Engine, Spec, nearest};
 
 /// A Job's pods are named `ID-INDEX-xxxxx` and host names end at 63 characters.
 const LONGEST_ID: usize = 45;
@@ -226,6 +226,42 @@ pub(super) fn offset(hcas: &[String]) -> Option<u32> {
             .is_some_and(|(other, number)| other == prefix && Some(number) == first.checked_add(index as u32))
     };
     hcas.iter().enumerate().all(row).then_some(first)
+}
+
+/// Sees that each step can have a port of its own.
+pub(super) fn port(run: &Run) -> Result<(), RunError> {
+    let wanted = run.steps.len().saturating_sub(1);
+    let free = usize::from(u16::MAX - run.port);
+    if run.port > 0 && wanted <= free {
+        return Ok(());
+    }
+    Err(RunError::Value {
+        key: "network.port".to_owned(),
+        given: run.port.to_string(),
+        reason: format!(
+            "wanted 1 to {}: each step of the run has a port of its own, counted from this one",
+            usize::from(u16::MAX) - wanted
+        ),
+    })
+}
+
+/// Sees that something tells `DeepEP` how to reach other nodes.
+pub(super) fn reachable(run: &Run) -> Result<(), RunError> {
+    let crosses = run.benchmarks.iter().any(|one| *one != Benchmark::Intranode);
+    if run.engine != Engine::Deepep
+        || run.nodes < 2
+        || !crosses
+        || run.fabric != Fabric::Unknown
+        || !run.hcas.is_empty()
+    {
+        return Ok(());
+    }
+    Err(RunError::Conflict(format!(
+        "nothing tells which NICs DeepEP is to use between nodes (profile {}): ranks would share one or find none. Give the facts of a node \
+         with --facts (`expertrail facts --json node.json` there), or name the devices by network.hcas, or the kind of fabric by \
+         network.fabric = \"infiniband\" (each node then finds its rails) or \"efa\", or a profile; or benchmarks = [\"intranode\"]",
+        run.profile.id
+    )))
 }
 
 /// How ranks get their NIC.

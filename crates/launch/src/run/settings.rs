@@ -1,15 +1,21 @@
 //! Variables of the ranks. What is in the documents' manifests, each with its reason.
 
-use super::{Run, Setting};
-use crate::platform::Fabric;
+use expertrail_cluster::facts::Facts;
+use expertrail_cluster::topo;
+
+use super::{Run, Setting, Target};
+use crate::platform::{Fabric, Tuning};
 use crate::spec::{DeepepDriver, Engine, Spec};
 
 /// Fills in the variables: the description's own last, so that they win.
-pub(super) fn fill(run: &mut Run, spec: &Spec) {
+pub(super) fn fill(run: &mut Run, spec: &Spec, facts: Option<&Facts>) {
     let mut list = List(Vec::new());
     if spec.engine != Engine::Expertrail {
         match run.fabric {
-            Fabric::Infiniband => infiniband(run, spec, &mut list),
+            Fabric::Infiniband => {
+                let others = others(run, facts);
+                infiniband(run, spec, &others, &mut list);
+            }
             Fabric::Efa => efa(run, spec, &mut list),
             Fabric::Unknown => interface(run, spec, &mut list),
         }
@@ -47,8 +53,22 @@ impl List {
     }
 }
 
+/// Devices of the nodes beside those of the ranks, as far as profile and facts know them.
+fn others(run: &Run, facts: Option<&Facts>) -> Vec<String> {
+    let seen = facts.map(|facts| topo::map(facts).devices).unwrap_or_default();
+    let known = run.profile.rails.iter().chain(&run.profile.not_rails).cloned();
+    known.chain(seen.into_iter().map(|nic| nic.name)).filter(|name| !run.hcas.contains(name)).collect()
+}
+
+/// The list for NCCL, which takes each name for the beginning of names: `mlx5_1` would also mean the excluded `mlx5_12`. A leading `=`
+/// makes names exact. UCX and NVSHMEM always take whole names, and would not know the `=`.
+fn exact(rails: &str, run: &Run, others: &[String]) -> String {
+    let means_more = |name: &String| others.iter().any(|other| other.starts_with(name.as_str()));
+    if run.hcas.iter().any(means_more) { format!("={rails}") } else { rails.to_owned() }
+}
+
 /// The guide's manifest (checklist 33), for any list of rails.
-fn infiniband(run: &mut Run, spec: &Spec, list: &mut List) {
+fn infiniband(run: &mut Run, spec: &Spec, others: &[String], list: &mut List) {
     let profile = run.profile.id.clone();
     if let Some(offset) = run.hca_offset {
         list.add(
@@ -61,21 +81,16 @@ fn infiniband(run: &mut Run, spec: &Spec, list: &mut List) {
     if !run.hcas.is_empty() {
         let rails = run.hcas.iter().map(|name| format!("{name}:1")).collect::<Vec<_>>().join(",");
         let why = format!("the rails, without the frontend ({profile})");
-        list.add("NCCL_IB_HCA", rails.clone(), &why);
+        let of_nccl = exact(&rails, run, others);
+        let nccl =
+            if of_nccl == rails { why.clone() } else { format!("{why}; with = a name means itself alone") };
+        list.add("NCCL_IB_HCA", of_nccl, &nccl);
         list.add("UCX_NET_DEVICES", rails, &why);
     }
-    for (name, value, why) in [
-        ("NCCL_IB_DISABLE", "0", "never fall back to sockets unseen"),
-        ("NCCL_NVLS_ENABLE", "1", "NVLink SHARP within the node"),
-        ("NCCL_IB_PCI_RELAXED_ORDERING", "1", "guide"),
-        ("NCCL_IB_SPLIT_DATA_ON_QPS", "0", "guide"),
-        ("NCCL_IB_QPS_PER_CONNECTION", "2", "guide"),
-        ("NCCL_IBEXT_DISABLE", "1", "guide"),
-        ("NCCL_IB_MERGE_VFS", "0", "each rail stays a device of its own"),
-        ("NCCL_MAX_CTAS", "32", "guide"),
-        ("NCCL_MIN_CTAS", "32", "guide"),
-    ] {
-        list.add(name, value, why);
+    list.add("NCCL_IB_DISABLE", "0", "never fall back to sockets unseen");
+    list.add("NCCL_NVLS_ENABLE", "1", "NVLink SHARP within the node");
+    if run.platform.tuning == Some(Tuning::Guide) {
+        tuning(list);
     }
     let level = spec.network.service_level.or(run.profile.service_level);
     if let Some(level) = level {
@@ -101,6 +116,24 @@ fn infiniband(run: &mut Run, spec: &Spec, list: &mut List) {
     list.add("UCX_MEMTYPE_CACHE", "n", "guide");
     list.add("NVSHMEM_BOOTSTRAP", "UID", "no MPI needed");
     list.add("NVSHMEM_ENABLE_NIC_PE_MAPPING", "1", "without it NVSHMEM ignores the list of HCAs");
+    for variable in &run.platform.variables {
+        list.add(&variable.name, variable.value.clone(), &variable.why);
+    }
+}
+
+/// The guide's settings of NCCL, which it gives for its provider's fabric.
+fn tuning(list: &mut List) {
+    for (name, value, why) in [
+        ("NCCL_IB_PCI_RELAXED_ORDERING", "1", "guide"),
+        ("NCCL_IB_SPLIT_DATA_ON_QPS", "0", "guide"),
+        ("NCCL_IB_QPS_PER_CONNECTION", "2", "guide"),
+        ("NCCL_IBEXT_DISABLE", "1", "guide"),
+        ("NCCL_IB_MERGE_VFS", "0", "each rail stays a device of its own"),
+        ("NCCL_MAX_CTAS", "32", "guide"),
+        ("NCCL_MIN_CTAS", "32", "guide"),
+    ] {
+        list.add(name, value, why);
+    }
 }
 
 /// The transport variables of the EFA images (checklist 27); ssh-started workers do not inherit an image's own.
@@ -119,8 +152,19 @@ fn efa(run: &mut Run, spec: &Spec, list: &mut List) {
 
 /// Interface of the bootstrap.
 fn interface(run: &mut Run, spec: &Spec, list: &mut List) {
-    let named = spec.network.interface.clone().or_else(|| run.platform.interface.clone());
-    let Some(named) = named else { return };
+    let pods = matches!(run.target, Target::K8sJob | Target::Mpijob);
+    let of_pods = run.platform.pod_interface.clone().filter(|_| pods);
+    let named = spec.network.interface.clone().or(of_pods).or_else(|| run.platform.interface.clone());
+    let Some(named) = named.filter(|named| !named.is_empty()) else {
+        if run.nodes > 1 {
+            run.notes.push(
+                "no interface is named for the bootstrap: NCCL, Gloo and NVSHMEM each look for one. Where they find one that other nodes do \
+                 not reach, set network.interface to that of the route between the nodes (on a node: ip route get ADDRESS-OF-ANOTHER)"
+                    .to_owned(),
+            );
+        }
+        return;
+    };
     let why = "interface that nodes meet over, never a rail";
     list.add("NCCL_SOCKET_IFNAME", named.clone(), why);
     // `^a,b` (all but these) is NCCL's own writing.

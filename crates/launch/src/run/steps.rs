@@ -4,10 +4,6 @@ use super::{PRESETS, Run, RunError, Step};
 use crate::platform::Fabric;
 use crate::spec::{Benchmark, Contract, DeepepDriver, Engine, Spec, Workload, nearest};
 
-/// Experts of the benchmarks where the description does not say: the guide's for throughput, the decode preset's for latency.
-const EXPERTS: u32 = 128;
-const EXPERTS_LOW_LATENCY: u32 = 256;
-
 /// The benchmarks, refused where they cannot run on so many nodes.
 pub(super) fn benchmarks(spec: &Spec, nodes: u32) -> Result<Vec<Benchmark>, RunError> {
     if spec.engine == Engine::Command {
@@ -102,15 +98,12 @@ pub(super) fn fill(run: &mut Run, spec: &Spec) -> Result<(), RunError> {
     run.steps = match spec.engine {
         Engine::Expertrail => vec![expertrail(run, spec)],
         Engine::Command => vec![command(run, spec)?],
-        Engine::Deepep => {
-            divisible(run, &spec.workload)?;
-            match spec.deepep.driver {
-                DeepepDriver::Own => vec![own(run, &spec.workload)],
-                DeepepDriver::UpstreamTests => {
-                    run.benchmarks.clone().into_iter().map(|one| upstream(run, spec, one)).collect()
-                }
+        Engine::Deepep => match spec.deepep.driver {
+            DeepepDriver::Own => vec![own(run, &spec.workload)],
+            DeepepDriver::UpstreamTests => {
+                run.benchmarks.clone().into_iter().map(|one| upstream(run, spec, one)).collect()
             }
-        }
+        },
     };
     for step in &mut run.steps {
         if step.nodes == 0 {
@@ -119,23 +112,6 @@ pub(super) fn fill(run: &mut Run, spec: &Spec) -> Result<(), RunError> {
     }
     run.needs_deepep_file =
         run.steps.iter().any(|step| step.argv.iter().any(|word| word.ends_with("deepep_bench.py")));
-    Ok(())
-}
-
-/// `DeepEP` places the same number of experts on every rank.
-fn divisible(run: &Run, workload: &Workload) -> Result<(), RunError> {
-    for one in &run.benchmarks {
-        let ranks = if *one == Benchmark::Intranode { run.gpus_per_node } else { run.ranks() };
-        let usual = if *one == Benchmark::LowLatency { EXPERTS_LOW_LATENCY } else { EXPERTS };
-        let experts = workload.experts.unwrap_or(usual);
-        if experts == 0 || !experts.is_multiple_of(ranks) {
-            let next = experts.max(1).div_ceil(ranks) * ranks;
-            return Err(RunError::Conflict(format!(
-                "workload.experts = {experts} on {ranks} ranks of benchmark `{}`: DeepEP wants a multiple of the ranks; {next} would do",
-                one.name()
-            )));
-        }
-    }
     Ok(())
 }
 

@@ -402,6 +402,30 @@ pub(super) fn hosts(spec: &Spec, target: Target, nodes: u32) -> Result<Hosts, Ru
     })
 }
 
+/// Says what pods with ranks on `InfiniBand` lack, where neither profile nor description names it: nobody else would.
+pub(super) fn nics(run: &mut Run, spec: &Spec) {
+    let pods = matches!(run.target, Target::K8sJob | Target::Mpijob) && run.engine != Engine::Expertrail;
+    if !pods || run.fabric != Fabric::Infiniband {
+        return;
+    }
+    // An empty name says that there is none.
+    if run.nodes > 1 && run.kubernetes.rdma.is_none() && spec.kubernetes.rdma_resource.is_none() {
+        run.notes.push(
+            "no resource gives the pods their NICs: they would see none, unless the cluster hands them to every pod. Set \
+             kubernetes.rdma_resource and kubernetes.rdma_count to what `kubectl describe node NODE` shows under Allocatable, as \
+             nvidia.com/hostdev or a name that begins with rdma/; kubernetes.rdma_resource = \"\" where pods need none"
+                .to_owned(),
+        );
+    }
+    if run.kubernetes.memory.is_none() {
+        run.notes.push(
+            "no memory is asked for: a pod may stand on a node without room for its buffers, and be killed there. Set kubernetes.memory a \
+             little below what `kubectl describe node NODE` shows under Allocatable"
+                .to_owned(),
+        );
+    }
+}
+
 /// Sees that a node can give the memory.
 pub(super) fn memory(run: &mut Run, spec: &Spec, facts: Option<&Facts>) -> Result<(), RunError> {
     let cluster = matches!(run.target, Target::K8sJob | Target::Mpijob);

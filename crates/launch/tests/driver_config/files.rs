@@ -39,6 +39,37 @@ fn golden_files_of_a_cluster_policy() {
     }
 }
 
+/// Checklist 19: which NIC is near which GPU, from a driver pod. Checklist 20: the topology files, by a pod that is deleted after.
+#[test]
+fn checklist_19_and_20_how_to_look_at_a_node() {
+    let files = render(&options()).unwrap();
+    let readme = text(&files, "README.md");
+    let commands: Vec<&str> = readme.lines().filter(|line| line.starts_with("kubectl ")).collect();
+    let one = |words: &[&str]| {
+        let found: Vec<&&str> =
+            commands.iter().filter(|line| words.iter().all(|word| line.contains(word))).collect();
+        assert_eq!(found.len(), 1, "{words:?}: {commands:?}");
+        commands.iter().position(|line| line == found[0]).unwrap()
+    };
+    one(&["-n nvidia-gpu-operator exec", "-c nvidia-driver-ctr", "-- nvidia-smi topo -m"]);
+    one(&["-n nvidia-gpu-operator exec", "-c nvidia-driver-ctr", "-- ls /sys/class/infiniband/"]);
+    one(&["get pods -l app.kubernetes.io/component=nvidia-driver"]);
+    // It is told that the usual tool is missing there, and that no driver pod has the host's /etc.
+    assert!(
+        readme.contains("`ibdev2netdev` is not there") && readme.contains("does not mount the host's /etc")
+    );
+    let debug = one(&["debug node/NODE -it --image=busybox:1.36", "-- ls /host/etc/crusoe/nccl_topo/"]);
+    assert!(one(&["delete", "POD-OF-THE-LINE-ABOVE"]) > debug);
+    // Every command names its cluster, and none changes a driver.
+    assert!(commands.iter().all(|line| line.contains("--context ")), "{commands:?}");
+    let policy = Options { kind: Kind::ClusterPolicy, context: Some("site b".to_owned()), ..options() };
+    let files = render(&policy).unwrap();
+    let readme = text(&files, "README.md");
+    assert!(readme.contains(
+        "kubectl --context 'site b' -n nvidia-gpu-operator get pods -l app=nvidia-driver-daemonset"
+    ));
+}
+
 /// Checklist 8: both parameters. Checklist 9: `ConfigMap` nvidia-kernel-params, key nvidia.conf, in nvidia-gpu-operator.
 #[test]
 fn checklist_8_and_9_both_parameters_in_the_config_map() {

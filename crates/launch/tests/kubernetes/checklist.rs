@@ -23,6 +23,62 @@ fn has(parts: &Value, wanted: &Value) {
     assert!(parts.as_array().unwrap().contains(wanted), "{wanted} is not in {parts:#}");
 }
 
+/// Which devices ranks get on both SKUs, and that the frontend is none: GPU N has `mlx5_(N+1)` of H200 and `mlx5_(N+5)` of B200.
+#[test]
+fn checklist_16_rails_of_both_skus() {
+    for (profile, offset, frontend) in [("crusoe-h200", 1, "mlx5_0"), ("crusoe-b200", 5, "mlx5_4")] {
+        let rendered = files(&guide("deepep", profile, 2), Target::K8sJob);
+        let job = object(&rendered, "Job", ID);
+        let rails: Vec<String> = (0..8).map(|gpu| format!("mlx5_{}:1", gpu + offset)).collect();
+        let rails = rails.join(",");
+        let environment = environment(container(&job));
+        for (name, value) in [
+            ("NVSHMEM_HCA_OFFSET", offset.to_string()),
+            ("NCCL_IB_HCA", rails.clone()),
+            ("UCX_NET_DEVICES", rails.clone()),
+        ] {
+            assert!(environment.contains(&(name.to_owned(), json!(value))), "{profile}: {name}={value}");
+        }
+        let script = mounted(&rendered, "run.sh");
+        assert!(script.contains(&format!("--pins {rails} ")), "{script}");
+        assert!(!script.contains(&format!("{frontend}:1")), "{script}");
+        // The committed file says the same.
+        let folder = if profile == "crusoe-h200" { "deepep-h200x2" } else { "deepep-b200x2" };
+        let golden = format!("{}/tests/golden/k8s-job/{folder}/manifest.yaml", env!("CARGO_MANIFEST_DIR"));
+        let golden = std::fs::read_to_string(golden).unwrap();
+        assert_eq!(golden.matches(&rails).count(), 3, "the pins and two variables");
+        assert!(!golden.contains(&format!("{frontend}:1")));
+    }
+}
+
+/// The guide's settings are the benchmark's own, so that a run without `[workload]` names none: 37 inside a node, 38 between nodes.
+#[test]
+fn checklist_37_and_38_the_guides_settings_are_those_of_a_run_that_names_none() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/k8s-job/deepep-b200x2/manifest.yaml");
+    let golden = std::fs::read_to_string(golden).unwrap();
+    let line =
+        golden.lines().find(|line| line.contains("-- python3 /etc/expertrail/deepep_bench.py")).unwrap();
+    let options: Vec<&str> =
+        line.split_whitespace().filter(|word| word.starts_with("--") && *word != "--").collect();
+    assert_eq!(options, ["--benchmarks", "--json"], "{line}");
+    let mapped = mounted(&files(&guide("deepep", "crusoe-b200", 2), Target::K8sJob), "deepep_bench.py");
+    for (name, numbers) in [
+        ("intranode", [("tokens", 65536), ("hidden", 3072), ("experts", 128), ("top_k", 16), ("sms", 40)]),
+        ("internode", [("tokens", 8192), ("hidden", 3072), ("experts", 128), ("top_k", 8), ("sms", 20)]),
+    ] {
+        let line =
+            mapped.lines().find(|line| line.trim().starts_with(&format!("\"{name}\": dict("))).unwrap();
+        for (key, number) in numbers.into_iter().chain([("warmup", 10), ("iters", 50)]) {
+            let end = [format!("{key}={number},"), format!("{key}={number})")];
+            assert!(end.iter().any(|text| line.contains(text.as_str())), "{name} {key}: {line}");
+        }
+    }
+    // What a description does name is handed on.
+    let text = guide("deepep", "crusoe-b200", 2) + "[workload]\ntokens = 4096\ntop_k = 4\n";
+    let script = mounted(&files(&text, Target::K8sJob), "run.sh");
+    assert!(script.contains("--tokens 4096") && script.contains("--top-k 4"), "{script}");
+}
+
 #[test]
 fn checklist_29_namespace_and_headless_service() {
     let files = files(&guide("deepep", "crusoe-b200", 2), Target::K8sJob);

@@ -129,6 +129,67 @@ fn steps_run_in_turn_on_the_nodes_that_they_have() {
     assert!(stage.record().iter().all(|line| line.starts_with("node 1:")));
 }
 
+/// A node that a step leaves out begins the next at once: it must not meet the ranks of the one before.
+#[test]
+fn every_step_has_a_port_of_its_own() {
+    let (script, stage) = (two_steps(), Stage::new());
+    stage.expertrail("exit 0");
+    let outputs = [0, 1].map(|node| said(&stage.node(&script, node)));
+    let port = |line: &String| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let at = words.iter().position(|word| *word == "[--master-port]")?;
+        Some((words[1].to_owned(), words[at + 1].to_owned()))
+    };
+    let ports: Vec<(String, String)> = stage.record().iter().filter_map(port).collect();
+    assert_eq!(ports, pairs(&[("0:", "[29400]"), ("0:", "[29401]"), ("1:", "[29401]")]));
+    assert!(outputs[1].contains("node 1 begins the next and waits there"), "{}", outputs[1]);
+    // The Service has all of them, and the page says them.
+    let rendered = files(&upstream(), Target::K8sJob);
+    let service = object(&rendered, "Service", "bringup");
+    let listed = service["spec"]["ports"].as_array().unwrap();
+    let listed: Vec<(&str, i64, i64)> = listed
+        .iter()
+        .map(|port| {
+            (
+                port["name"].as_str().unwrap(),
+                port["port"].as_i64().unwrap(),
+                port["targetPort"].as_i64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(listed, [("intranode", 29400, 29400), ("internode", 29401, 29401)]);
+    let page = &rendered.get("README.txt").unwrap().text;
+    assert!(page.contains("(intranode 29400, internode 29401)"), "{page}");
+    // The launchers of an MPIJob hand on the port that their workers are told.
+    let mpi = files(&aws("aws-p5en"), Target::Mpijob);
+    for (step, port) in [("intranode", 29400), ("internode", 29401), ("low-latency", 29402)] {
+        let script = mounted(&mpi, &format!("launcher-{step}.sh"));
+        assert!(script.contains(&format!("-x MASTER_PORT={port} ")), "{script}");
+    }
+}
+
+/// Rank 0's pod is found by its name: the label with the index is there since Kubernetes 1.28 only.
+#[test]
+fn the_log_of_rank_0_is_found_on_older_clusters() {
+    let rendered = files(&guide("deepep", "crusoe-b200", 2), Target::K8sJob);
+    let page = &rendered.get("README.txt").unwrap().text;
+    let line = page.lines().find(|line| line.contains(" logs -f ")).unwrap().trim();
+    let manifest = &rendered.get("manifest.yaml").unwrap().text;
+    assert!(manifest.contains(&format!("#   logs     {line}\n")), "{manifest}");
+    for file in [page, manifest] {
+        assert!(!file.contains("job-completion-index"), "{file}");
+    }
+    // Node 0 is neither the first in the list nor the only one whose name has 0- in it.
+    let stage = Stage::new();
+    stage.program(
+        "kubectl",
+        "case \"$*\" in *' get pods '*) echo pod/bringup-10-aaaaa; echo pod/bringup-1-0-bbb; echo pod/bringup-0-cccc0 ;; \
+         *) printf ' [%s]' \"$@\" ;; esac",
+    );
+    let output = stage.command(line).output().unwrap();
+    assert_eq!(said(&output), " [-n] [expertrail] [logs] [-f] [pod/bringup-0-cccc0] [-c] [ranks]");
+}
+
 #[test]
 fn the_first_failure_is_the_exit_code_and_later_steps_still_run() {
     let (script, stage) = (two_steps(), Stage::new());

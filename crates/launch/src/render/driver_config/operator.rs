@@ -15,6 +15,9 @@ use crate::map;
 const CONFIG_MAP: &str = "nvidia-kernel-params";
 /// The key in it that the driver container reads.
 const CONFIG_KEY: &str = "nvidia.conf";
+/// Labels of driver pods.
+const DRIVER_LABEL: &str = "app.kubernetes.io/component=nvidia-driver";
+const POLICY_LABEL: &str = "app=nvidia-driver-daemonset";
 /// `GDRCopy`'s container as the guide has it.
 const GDRCOPY: [(&str, &str); 3] =
     [("image", "gdrdrv"), ("repository", "nvcr.io/nvidia/cloud-native"), ("version", "v2.5.1")];
@@ -208,10 +211,8 @@ fn override_patch(plan: &Plan) -> Value {
 
 fn settings(options: &Options, plan: &Plan) -> String {
     let (kind, spec, label) = match plan.kind {
-        Kind::NvidiaDriver => {
-            ("nvidiadrivers.nvidia.com", ".spec", "app.kubernetes.io/component=nvidia-driver")
-        }
-        Kind::ClusterPolicy => ("clusterpolicies.nvidia.com", ".spec.driver", "app=nvidia-driver-daemonset"),
+        Kind::NvidiaDriver => ("nvidiadrivers.nvidia.com", ".spec", DRIVER_LABEL),
+        Kind::ClusterPolicy => ("clusterpolicies.nvidia.com", ".spec.driver", POLICY_LABEL),
     };
     // A policy is for all nodes of the cluster: it is not chosen by a kind of GPU.
     let sku = match plan.kind {
@@ -282,10 +283,37 @@ fn readme(options: &Options, plan: &Plan) -> String {
          the old driver. A new pod with 1/1 has the old configuration. Nodes that join later need no recycling.\n\
          4. `./04-verify.sh --context NAME`: a line for each node; in order is `ready=true/true/true params=2/2 modules=2/2`. Again whenever nodes\n   \
          are added or replaced.\n\n\
+         {look}\n\
          `optional-drain-override.sh` lets the driver manager evict pods by itself. **It discards the scratch data of evicted pods.**\n\n\
          Do not use the files for hosts (modprobe.d, device nodes, modules inside pods) on these nodes, and no NVSHMEM variable stands in\n\
          for what is missing here.\n",
         config = plan.config,
         namespace = options.namespace,
+        look = look(options, plan),
+    )
+}
+
+/// How to look at the NICs of a node, which no script here changes.
+fn look(options: &Options, plan: &Plan) -> String {
+    let label = match plan.kind {
+        Kind::NvidiaDriver => DRIVER_LABEL,
+        Kind::ClusterPolicy => POLICY_LABEL,
+    };
+    let namespace = &options.namespace;
+    let kubectl = match &options.context {
+        Some(context) => format!("kubectl --context {}", word(context)),
+        None => "kubectl --context NAME".to_owned(),
+    };
+    format!(
+        "## To look at a node\n\n\
+         Which NIC is near which GPU, from its driver pod, which sees the host's devices (`ibdev2netdev` is not there). Rails show PHB or\n\
+         nearer, a frontend NODE:\n\n```\n\
+         {kubectl} -n {namespace} get pods -l {label} -o wide\n\
+         {kubectl} -n {namespace} exec POD -c nvidia-driver-ctr -- nvidia-smi topo -m\n\
+         {kubectl} -n {namespace} exec POD -c nvidia-driver-ctr -- ls /sys/class/infiniband/\n```\n\n\
+         The provider's topology files for NCCL. The driver pod does not mount the host's /etc, so a pod of its own looks, and is deleted:\n\n```\n\
+         {kubectl} debug node/NODE -it --image=busybox:1.36 -- ls /host/etc/crusoe/nccl_topo/\n\
+         {kubectl} get pods -o name | grep node-debugger\n\
+         {kubectl} delete POD-OF-THE-LINE-ABOVE\n```\n"
     )
 }

@@ -28,10 +28,11 @@ pub(super) fn head(run: &Run) -> String {
     )
 }
 
+/// By the pod's name, ID-INDEX-xxxxx: the label with the index is there since Kubernetes 1.28 only.
 fn rank0(run: &Run) -> String {
+    let (id, namespace) = (&run.id, &run.kubernetes.namespace);
     format!(
-        "kubectl -n {} logs -f -l batch.kubernetes.io/job-completion-index=0,app={} -c ranks --tail=-1",
-        run.kubernetes.namespace, run.id
+        "kubectl -n {namespace} logs -f \"$(kubectl -n {namespace} get pods -l app={id} -o name | grep '^pod/{id}-0-')\" -c ranks"
     )
 }
 
@@ -94,6 +95,14 @@ pub(super) fn text(run: &Run) -> String {
     add(
         "  discovery sets some of them, and they are absent while a driver restarts), or requests above what a node has to give.",
     );
+    if run.steps.len() > 1 {
+        let ports: Vec<String> =
+            run.steps.iter().map(|step| format!("{} {}", step.name, run.port_of(step))).collect();
+        add(&format!(
+            "- Each step has a port of its own ({}): a node that a step leaves out begins the next one and waits there.",
+            ports.join(", ")
+        ));
+    }
     add("- The exit code of a pod is that of its first failed step. 3 means that it was not run.");
     if let Some(folder) = &run.topo_mount {
         add(&format!(

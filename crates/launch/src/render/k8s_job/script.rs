@@ -96,7 +96,7 @@ fn steps(run: &Run) -> String {
             let _ = write!(
                 text,
                 "if [ \"$NODE_RANK\" -lt {} ]; then\n    step {name} \\\n        {line}\nelse\n    echo \"=== step {name} is for {who}: \
-                 node $NODE_RANK waits for the next ===\"\nfi\n\n",
+                 node $NODE_RANK begins the next and waits there, at a port of its own ===\"\nfi\n\n",
                 step.nodes,
                 name = step.name,
             );

@@ -65,7 +65,7 @@ pub(super) fn text(run: &Run, step: &Step) -> String {
         run.env.iter().map(|setting| format!("-x {}", quote(&format!("{}={}", setting.name, setting.value)))),
     );
     passed.push("-x MASTER_ADDR".to_owned());
-    passed.push(format!("-x MASTER_PORT={}", run.port));
+    passed.push(format!("-x MASTER_PORT={}", run.port_of(step)));
     for words in passed {
         let _ = writeln!(text, "    {words} \\");
     }

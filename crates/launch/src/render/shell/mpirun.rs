@@ -59,7 +59,7 @@ fn common(run: &Run) -> String {
     let program = quote(&run.hosts.mpirun);
     let mut text = format!(
         r#"command -v {program} >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
-echo "run $run_id on ${{hosts[*]}}, rendezvous $MASTER_ADDR:{port}, outputs in $out"
+echo "run $run_id on ${{hosts[*]}}, rendezvous $MASTER_ADDR, port {ports}, outputs in $out"
 
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
@@ -67,7 +67,7 @@ mpi=({program} --hostfile "$dir/{HOSTFILE}" --bind-to none --tag-output -x PATH)
 {image}# Open MPI refuses root unless asked.
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 "#,
-        port = run.port,
+        ports = run.ports(),
         image = inherited(run),
     );
     for setting in &run.env {

@@ -144,7 +144,7 @@ fn ranks(run: &Run, step: &Step) -> String {
         name = step.name,
         nodes = step.nodes,
         ranks = run.gpus_per_node,
-        port = run.port,
+        port = run.port_of(step),
         words = lines(&words, "    "),
     );
     if let Some(words) = script::fetch(run, step, "$NODE_RANK") {

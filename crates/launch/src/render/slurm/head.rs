@@ -108,11 +108,11 @@ cd "$dir" && [ -f run.json ] && grep -q '"id": "{id}"' run.json || fail 4 "$dir 
 # The list is compressed (gpu[01-04]): only Slurm itself can tell the first name of it.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
 [ -n "$MASTER_ADDR" ] || fail 4 "scontrol does not tell the names of $SLURM_JOB_NODELIST"
-echo "run $run_id as job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, rendezvous $MASTER_ADDR:{port}, outputs in $host_out"
+echo "run $run_id as job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, rendezvous $MASTER_ADDR, port {ports}, outputs in $host_out"
 
 "#,
         many = count(nodes, "node"),
-        port = run.port,
+        ports = run.ports(),
     )
 }
 
