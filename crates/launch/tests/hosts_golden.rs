@@ -96,7 +96,10 @@ fn every_script_is_sound_shell() {
     for (name, target, files) in cases() {
         let folder = folder.path().join(format!("{name}-{}", target.name()));
         files.write(&folder).unwrap();
-        for file in files.files.iter().filter(|file| file.text.starts_with("#!")) {
+        // The benchmark is Python.
+        let scripts =
+            files.files.iter().filter(|file| file.text.starts_with("#!") && !file.path.ends_with(".py"));
+        for file in scripts {
             let path = folder.join(&file.path);
             let shell = if file.text.starts_with("#!/bin/sh") { "sh" } else { "bash" };
             let out = Command::new(shell).arg("-n").arg(&path).output().unwrap();

@@ -139,6 +139,6 @@ ranks intranode kept intranode "${mpi[@]}" -np 16 --map-by ppr:8:node \
     --master "$MASTER_ADDR" \
     --master-port 29400 \
     --record "$out" \
-    -- "$binary" bench --launched --scope node --preset guide-intranode --json "$out"/result-intranode.json
+    -- "$binary" bench --launched --scope node --backend cuda --preset guide-intranode --json "$out"/result-intranode.json
 
 finish

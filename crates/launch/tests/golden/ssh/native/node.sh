@@ -38,7 +38,7 @@ intranode)
         --collect "$out"/result-intranode.json \
         --frames \
         --node-rank "$node" \
-        -- "$binary" bench --launched --scope node --preset guide-intranode --json "$out"/result-intranode.json
+        -- "$binary" bench --launched --scope node --backend cuda --preset guide-intranode --json "$out"/result-intranode.json
     ;;
 *)
     echo "expertrail: no step $step in this run" >&2

@@ -133,6 +133,6 @@ ranks intranode kept intranode torchrun \
     --master "$MASTER_ADDR" \
     --master-port 29400 \
     --record "$out" \
-    -- "$binary" bench --launched --scope node --preset guide-intranode --json "$out"/result-intranode.json
+    -- "$binary" bench --launched --scope node --backend cuda --preset guide-intranode --json "$out"/result-intranode.json
 
 finish
