@@ -69,7 +69,7 @@ fn sizes_are_sound(workload: &Workload) -> Result<(), RunError> {
             return Err(wrong(key, "0", "wanted at least 1"));
         }
     }
-    let experts = workload.experts.unwrap_or(EXPERTS_LOW_LATENCY);
+    let experts = workload.experts.unwrap_or(u32::MAX);
     if let Some(top_k) = workload.top_k.filter(|top_k| *top_k > experts.min(32)) {
         return Err(wrong(
             "top_k",
