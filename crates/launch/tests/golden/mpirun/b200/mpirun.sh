@@ -102,7 +102,7 @@ mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
 host_out=$out
 
 command -v mpirun >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
-echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out"
+echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400, outputs in $out"
 
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
@@ -127,12 +127,6 @@ mpi+=(-x NCCL_MIN_CTAS=32) # guide
 mpi+=(-x NCCL_IB_SL=1) # service level of this provider's fabric; another's differs
 mpi+=(-x NVSHMEM_IB_SL=1) # service level of this provider's fabric; another's differs
 mpi+=(-x NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/b200-180gb-sxm-ib-cloud-hypervisor.xml) # the provider's file on every node; without it drop the variable and the mount
-mpi+=(-x NCCL_SOCKET_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x NCCL_SOCKET_FAMILY=AF_INET) # interface that nodes meet over, never a rail
-mpi+=(-x GLOO_SOCKET_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x GLOO_SOCKET_FAMILY=AF_INET) # interface that nodes meet over, never a rail
-mpi+=(-x NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET) # interface that nodes meet over, never a rail
 mpi+=(-x UCX_MEMTYPE_CACHE=n) # guide
 mpi+=(-x NVSHMEM_BOOTSTRAP=UID) # no MPI needed
 mpi+=(-x NVSHMEM_ENABLE_NIC_PE_MAPPING=1) # without it NVSHMEM ignores the list of HCAs

@@ -103,7 +103,7 @@ mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
 host_out=$out
 
 command -v mpirun >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
-echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out"
+echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400 to 29402, outputs in $out"
 
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
@@ -155,7 +155,7 @@ ranks internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \
-    --master-port 29400 \
+    --master-port 29401 \
     --record "$out" \
     -- python3 /DeepEP/tests/test_internode.py
 
@@ -166,7 +166,7 @@ ranks low-latency kept low-latency "${mpi[@]}" -np 2 --map-by ppr:1:node \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \
-    --master-port 29400 \
+    --master-port 29402 \
     --record "$out" \
     -- python3 /DeepEP/tests/test_low_latency.py
 

@@ -55,7 +55,7 @@ internode)
         --ranks-per-node 8 \
         --contract nodes \
         --master "$MASTER_ADDR" \
-        --master-port 29400 \
+        --master-port 29401 \
         --out "$out" \
         --preflight off \
         --for deepep-efa \
@@ -72,7 +72,7 @@ low-latency)
         --ranks-per-node 8 \
         --contract nodes \
         --master "$MASTER_ADDR" \
-        --master-port 29400 \
+        --master-port 29402 \
         --out "$out" \
         --preflight off \
         --for deepep-efa \

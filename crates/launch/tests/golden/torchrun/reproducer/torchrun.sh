@@ -100,26 +100,15 @@ echo "node $NODE_RANK of run $run_id, rendezvous $MASTER_ADDR, outputs in $out"
 # Variables of all ranks. No list of HCAs among them: each rank gets its own, in its process.
 export NVSHMEM_HCA_OFFSET=0 # GPU N uses mlx5_(N+0): profile or facts
 export NVSHMEM_IB_ENABLE_IBGDA=1 # GPUs post to the NIC themselves
-export NCCL_IB_HCA=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100)
+export NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100); with = a name means itself alone
 export UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100)
 export NCCL_IB_DISABLE=0 # never fall back to sockets unseen
 export NCCL_NVLS_ENABLE=1 # NVLink SHARP within the node
-export NCCL_IB_PCI_RELAXED_ORDERING=1 # guide
-export NCCL_IB_SPLIT_DATA_ON_QPS=0 # guide
-export NCCL_IB_QPS_PER_CONNECTION=2 # guide
-export NCCL_IBEXT_DISABLE=1 # guide
-export NCCL_IB_MERGE_VFS=0 # each rail stays a device of its own
-export NCCL_MAX_CTAS=32 # guide
-export NCCL_MIN_CTAS=32 # guide
-export NCCL_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NCCL_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export GLOO_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export GLOO_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET # interface that nodes meet over, never a rail
 export UCX_MEMTYPE_CACHE=n # guide
 export NVSHMEM_BOOTSTRAP=UID # no MPI needed
 export NVSHMEM_ENABLE_NIC_PE_MAPPING=1 # without it NVSHMEM ignores the list of HCAs
+export NVSHMEM_REMOTE_TRANSPORT=ibrc # host transport, beside IBGDA: walk through the host set-up
+export NVSHMEM_IBGDA_NIC_HANDLER=gpu # missing driver parameters fail instead of slowing down: walk through the host set-up
 export NOTE='it'\''s $HOME; "quoted"' # [env] of run.toml
 
 command -v torchrun >/dev/null || fail 4 "no torchrun on this node: activate the environment that has PyTorch"
