@@ -86,7 +86,9 @@ mpi=({program} --hostfile "$dir/{HOSTFILE}" --bind-to none --tag-output -x PATH)
 /// Lines that hand on what this shell has and the run does not set: `mpirun` would complain about one that is not set.
 fn inherited(run: &Run) -> String {
     let names = ["LD_LIBRARY_PATH", "LD_PRELOAD"].into_iter().filter(|name| run.variable(name).is_none());
-    names.map(|name| format!("[ -z \"${{{name}:-}}\" ] || mpi+=(-x {name})\n")).collect()
+    let lines: Vec<String> =
+        names.map(|name| format!("[ -z \"${{{name}:-}}\" ] || mpi+=(-x {name})\n")).collect();
+    lines.concat()
 }
 
 fn preflight(run: &Run) -> String {
