@@ -12,6 +12,9 @@ pub const DEEPEP_FILE: &str = "deepep_bench.py";
 /// Its text.
 pub const DEEPEP_TEXT: &str = include_str!("../assets/deepep_bench.py");
 
+/// The label of pods whose ranks talk within their node alone, and its value. Nothing else tells `lint` that such pods need no NIC.
+pub const SCOPE: (&str, &str) = ("expertrail.dev/scope", "node");
+
 /// A word of a shell line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run bringup-59468b: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
+# Run bringup: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=bringup-59468b
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -78,7 +78,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "bringup-59468b"' run.json || fail 4 "$dir has no run.json of bringup-59468b: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -97,7 +97,7 @@ mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
 host_out=$out
 
 command -v mpirun >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
-echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out"
+echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400, outputs in $out"
 
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
@@ -121,12 +121,6 @@ mpi+=(-x NCCL_MIN_CTAS=32) # guide
 mpi+=(-x NCCL_IB_SL=1) # service level of this provider's fabric; another's differs
 mpi+=(-x NVSHMEM_IB_SL=1) # service level of this provider's fabric; another's differs
 mpi+=(-x NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/b200-180gb-sxm-ib-cloud-hypervisor.xml) # the provider's file on every node; without it drop the variable and the mount
-mpi+=(-x NCCL_SOCKET_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x NCCL_SOCKET_FAMILY=AF_INET) # interface that nodes meet over, never a rail
-mpi+=(-x GLOO_SOCKET_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x GLOO_SOCKET_FAMILY=AF_INET) # interface that nodes meet over, never a rail
-mpi+=(-x NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET) # interface that nodes meet over, never a rail
 mpi+=(-x UCX_MEMTYPE_CACHE=n) # guide
 mpi+=(-x NVSHMEM_BOOTSTRAP=UID) # no MPI needed
 mpi+=(-x NVSHMEM_ENABLE_NIC_PE_MAPPING=1) # without it NVSHMEM ignores the list of HCAs
@@ -152,7 +146,7 @@ first=0
 # deepep: 16 ranks; RANK and WORLD_SIZE count ranks; each rank gets its NIC in its own process.
 ranks deepep kept deepep "${mpi[@]}" -np 16 --map-by ppr:8:node \
     "$binary" worker rank \
-    --run-id bringup-59468b \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract ranks \
     --master "$MASTER_ADDR" \

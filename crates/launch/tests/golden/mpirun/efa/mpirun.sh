@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run efa-ad9c8e: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
+# Run bringup: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=efa-ad9c8e
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -79,7 +79,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "efa-ad9c8e"' run.json || fail 4 "$dir has no run.json of efa-ad9c8e: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -98,7 +98,7 @@ mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
 host_out=$out
 
 command -v mpirun >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
-echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out"
+echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400 to 29402, outputs in $out"
 
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
@@ -134,7 +134,7 @@ first=0
 # intranode: one process on each of 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
 ranks intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
     "$binary" worker rank \
-    --run-id efa-ad9c8e \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \
@@ -145,22 +145,22 @@ ranks intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
 # internode: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
 ranks internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
     "$binary" worker rank \
-    --run-id efa-ad9c8e \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \
-    --master-port 29400 \
+    --master-port 29401 \
     --record "$out" \
     -- python3 /DeepEP/tests/test_internode.py
 
 # low-latency: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
 ranks low-latency kept low-latency "${mpi[@]}" -np 2 --map-by ppr:1:node \
     "$binary" worker rank \
-    --run-id efa-ad9c8e \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \
-    --master-port 29400 \
+    --master-port 29402 \
     --record "$out" \
     -- python3 /DeepEP/tests/test_low_latency.py
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run bringup-48f471: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
+# Run bringup: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=bringup-48f471
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -78,7 +78,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "bringup-48f471"' run.json || fail 4 "$dir has no run.json of bringup-48f471: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -97,7 +97,7 @@ mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
 host_out=$out
 
 command -v mpirun >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
-echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out"
+echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400, outputs in $out"
 
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
@@ -127,7 +127,7 @@ first=0
 # intranode: 16 ranks; RANK and WORLD_SIZE count ranks.
 ranks intranode kept intranode "${mpi[@]}" -np 16 --map-by ppr:8:node \
     "$binary" worker rank \
-    --run-id bringup-48f471 \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract ranks \
     --master "$MASTER_ADDR" \

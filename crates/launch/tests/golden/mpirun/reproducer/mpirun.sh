@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run dsv32-55e3c3: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
+# Run bringup: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=dsv32-55e3c3
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -78,7 +78,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "dsv32-55e3c3"' run.json || fail 4 "$dir has no run.json of dsv32-55e3c3: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -97,7 +97,7 @@ mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
 host_out=$out
 
 command -v mpirun >/dev/null || fail 4 "no mpirun on this host: install Open MPI, or set hosts.mpirun to its path"
-echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out"
+echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400, outputs in $out"
 
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
@@ -107,26 +107,15 @@ mpi=(mpirun --hostfile "$dir/hostfile" --bind-to none --tag-output -x PATH)
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 mpi+=(-x NVSHMEM_HCA_OFFSET=0) # GPU N uses mlx5_(N+0): profile or facts
 mpi+=(-x NVSHMEM_IB_ENABLE_IBGDA=1) # GPUs post to the NIC themselves
-mpi+=(-x NCCL_IB_HCA=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1) # the rails, without the frontend (nebius-h100)
+mpi+=(-x NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1) # the rails, without the frontend (nebius-h100); with = a name means itself alone
 mpi+=(-x UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1) # the rails, without the frontend (nebius-h100)
 mpi+=(-x NCCL_IB_DISABLE=0) # never fall back to sockets unseen
 mpi+=(-x NCCL_NVLS_ENABLE=1) # NVLink SHARP within the node
-mpi+=(-x NCCL_IB_PCI_RELAXED_ORDERING=1) # guide
-mpi+=(-x NCCL_IB_SPLIT_DATA_ON_QPS=0) # guide
-mpi+=(-x NCCL_IB_QPS_PER_CONNECTION=2) # guide
-mpi+=(-x NCCL_IBEXT_DISABLE=1) # guide
-mpi+=(-x NCCL_IB_MERGE_VFS=0) # each rail stays a device of its own
-mpi+=(-x NCCL_MAX_CTAS=32) # guide
-mpi+=(-x NCCL_MIN_CTAS=32) # guide
-mpi+=(-x NCCL_SOCKET_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x NCCL_SOCKET_FAMILY=AF_INET) # interface that nodes meet over, never a rail
-mpi+=(-x GLOO_SOCKET_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x GLOO_SOCKET_FAMILY=AF_INET) # interface that nodes meet over, never a rail
-mpi+=(-x NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0) # interface that nodes meet over, never a rail
-mpi+=(-x NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET) # interface that nodes meet over, never a rail
 mpi+=(-x UCX_MEMTYPE_CACHE=n) # guide
 mpi+=(-x NVSHMEM_BOOTSTRAP=UID) # no MPI needed
 mpi+=(-x NVSHMEM_ENABLE_NIC_PE_MAPPING=1) # without it NVSHMEM ignores the list of HCAs
+mpi+=(-x NVSHMEM_REMOTE_TRANSPORT=ibrc) # host transport, beside IBGDA: walk through the host set-up
+mpi+=(-x NVSHMEM_IBGDA_NIC_HANDLER=gpu) # missing driver parameters fail instead of slowing down: walk through the host set-up
 mpi+=(-x 'NOTE=it'\''s $HOME; "quoted"') # [env] of run.toml
 
 # kept LOG COMMAND...: its output here and in a log; no longer than the run may take in all. 124 is then its exit code.
@@ -150,7 +139,7 @@ first=0
 # command: 128 ranks; RANK and WORLD_SIZE count ranks; each rank gets its NIC in its own process.
 ranks command kept command "${mpi[@]}" -np 128 --map-by ppr:8:node \
     "$binary" worker rank \
-    --run-id dsv32-55e3c3 \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract ranks \
     --master "$MASTER_ADDR" \

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Run bringup-3fa146: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
+# Run bringup: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # The part of one node; ssh.sh hands it to a shell there: STEP NODE MASTER DIRECTORY OUTPUTS BINARY.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -u
 step=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6
 cd "$files" && mkdir -p "$out" || { echo "expertrail: no $files on $(hostname): ssh.sh --copy makes it" >&2; exit 4; }
@@ -27,12 +27,6 @@ export NCCL_MIN_CTAS=32 # guide
 export NCCL_IB_SL=1 # service level of this provider's fabric; another's differs
 export NVSHMEM_IB_SL=1 # service level of this provider's fabric; another's differs
 export NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/b200-180gb-sxm-ib-cloud-hypervisor.xml # the provider's file on every node; without it drop the variable and the mount
-export NCCL_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NCCL_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export GLOO_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export GLOO_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET # interface that nodes meet over, never a rail
 export UCX_MEMTYPE_CACHE=n # guide
 export NVSHMEM_BOOTSTRAP=UID # no MPI needed
 export NVSHMEM_ENABLE_NIC_PE_MAPPING=1 # without it NVSHMEM ignores the list of HCAs
@@ -50,7 +44,7 @@ preflight)
 deepep)
     # deepep: 16 ranks; RANK and WORLD_SIZE count ranks; each rank gets its NIC in its own process.
     exec "$binary" worker node \
-        --run-id bringup-3fa146 \
+        --run-id bringup \
         --nodes 2 \
         --ranks-per-node 8 \
         --contract ranks \

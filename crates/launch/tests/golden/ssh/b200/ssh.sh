@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Run bringup-3fa146: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
+# Run bringup: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # Start it on any host that reaches the others: ssh.sh [--copy]. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=bringup-3fa146 timeout_s=1200
+run_id=bringup timeout_s=1200
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "bringup-3fa146"' run.json || fail 4 "$dir has no run.json of bringup-3fa146: start ssh.sh in its own directory"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: start ssh.sh in its own directory"
 # Where the files of the run lie on the hosts, and the binary.
 directory=$dir binary=expertrail
 hosts=()

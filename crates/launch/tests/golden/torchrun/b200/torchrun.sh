@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run bringup-fd0c01: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
+# Run bringup: engine deepep (intranode, internode), 2 nodes of 8 ranks, profile crusoe-b200.
 # Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file.
 # Written by `expertrail render torchrun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=bringup-fd0c01
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -78,7 +78,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "bringup-fd0c01"' run.json || fail 4 "$dir has no run.json of bringup-fd0c01: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 # hosts.names, the first has rank 0.
 hosts=(gpu-a gpu-b)
@@ -117,12 +117,6 @@ export NCCL_MIN_CTAS=32 # guide
 export NCCL_IB_SL=1 # service level of this provider's fabric; another's differs
 export NVSHMEM_IB_SL=1 # service level of this provider's fabric; another's differs
 export NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/b200-180gb-sxm-ib-cloud-hypervisor.xml # the provider's file on every node; without it drop the variable and the mount
-export NCCL_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NCCL_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export GLOO_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export GLOO_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET # interface that nodes meet over, never a rail
 export UCX_MEMTYPE_CACHE=n # guide
 export NVSHMEM_BOOTSTRAP=UID # no MPI needed
 export NVSHMEM_ENABLE_NIC_PE_MAPPING=1 # without it NVSHMEM ignores the list of HCAs
@@ -157,7 +151,7 @@ ranks deepep kept deepep torchrun \
     --master_addr="$MASTER_ADDR" --master_port=29400 --rdzv_id="$run_id" --rdzv_conf=timeout=900 \
     --log_dir="$out/logs/deepep-ranks-node$NODE_RANK" --tee=3 --no-python \
     "$binary" worker rank \
-    --run-id bringup-fd0c01 \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract ranks \
     --master "$MASTER_ADDR" \

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run dsv32-1ccfe5: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
+# Run bringup: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
 # Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file.
 # Written by `expertrail render torchrun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=dsv32-1ccfe5
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -78,7 +78,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "dsv32-1ccfe5"' run.json || fail 4 "$dir has no run.json of dsv32-1ccfe5: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 [ -n "${MASTER_ADDR:-}" ] || fail 2 "set MASTER_ADDR to an address of the first node that all nodes reach (or hosts.names in run.toml)"
 case ${NODE_RANK:-} in
@@ -95,26 +95,15 @@ echo "node $NODE_RANK of run $run_id, rendezvous $MASTER_ADDR, outputs in $out"
 # Variables of all ranks. No list of HCAs among them: each rank gets its own, in its process.
 export NVSHMEM_HCA_OFFSET=0 # GPU N uses mlx5_(N+0): profile or facts
 export NVSHMEM_IB_ENABLE_IBGDA=1 # GPUs post to the NIC themselves
-export NCCL_IB_HCA=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100)
+export NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100); with = a name means itself alone
 export UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100)
 export NCCL_IB_DISABLE=0 # never fall back to sockets unseen
 export NCCL_NVLS_ENABLE=1 # NVLink SHARP within the node
-export NCCL_IB_PCI_RELAXED_ORDERING=1 # guide
-export NCCL_IB_SPLIT_DATA_ON_QPS=0 # guide
-export NCCL_IB_QPS_PER_CONNECTION=2 # guide
-export NCCL_IBEXT_DISABLE=1 # guide
-export NCCL_IB_MERGE_VFS=0 # each rail stays a device of its own
-export NCCL_MAX_CTAS=32 # guide
-export NCCL_MIN_CTAS=32 # guide
-export NCCL_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NCCL_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export GLOO_SOCKET_IFNAME=eth0 # interface that nodes meet over, never a rail
-export GLOO_SOCKET_FAMILY=AF_INET # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0 # interface that nodes meet over, never a rail
-export NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY=AF_INET # interface that nodes meet over, never a rail
 export UCX_MEMTYPE_CACHE=n # guide
 export NVSHMEM_BOOTSTRAP=UID # no MPI needed
 export NVSHMEM_ENABLE_NIC_PE_MAPPING=1 # without it NVSHMEM ignores the list of HCAs
+export NVSHMEM_REMOTE_TRANSPORT=ibrc # host transport, beside IBGDA: walk through the host set-up
+export NVSHMEM_IBGDA_NIC_HANDLER=gpu # missing driver parameters fail instead of slowing down: walk through the host set-up
 export NOTE='it'\''s $HOME; "quoted"' # [env] of run.toml
 
 command -v torchrun >/dev/null || fail 4 "no torchrun on this node: activate the environment that has PyTorch"
@@ -147,7 +136,7 @@ ranks command kept command torchrun \
     --master_addr="$MASTER_ADDR" --master_port=29400 --rdzv_id="$run_id" --rdzv_conf=timeout=900 \
     --log_dir="$out/logs/command-ranks-node$NODE_RANK" --tee=3 --no-python \
     "$binary" worker rank \
-    --run-id dsv32-1ccfe5 \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract ranks \
     --master "$MASTER_ADDR" \
