@@ -50,11 +50,11 @@ pub(crate) enum Command {
     Worker(crate::worker::WorkerCommand),
     /// What a shell needs to complete this program's words.
     Completion(crate::completion::CompletionArgs),
-    /// What there is of a run in a Kubernetes cluster, and how it stands.
+    /// What there is of a run, and how it stands: in Kubernetes by its id, anywhere by its directory.
     Status(crate::runs::StatusArgs),
-    /// Logs of a run in a Kubernetes cluster.
+    /// Logs of a run: in Kubernetes by its id, anywhere by its directory.
     Logs(crate::runs::LogsArgs),
-    /// Remove everything of a run from a Kubernetes cluster: by its label, in its namespace, and nothing else.
+    /// End a run and remove everything of it: in Kubernetes by its label and namespace alone, on Slurm by the job's name, on hosts by its process.
     Clean(crate::runs::CleanArgs),
     /// Print the Kubernetes rights that a launch needs, as Roles to apply.
     Rbac(crate::runs::RbacArgs),

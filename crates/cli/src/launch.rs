@@ -3,6 +3,7 @@
 mod ab;
 mod screen;
 
+use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use expertrail_cluster::diagnose;
 use expertrail_cluster::kube::Process;
+use expertrail_launch::bundle::analyse::told;
 use expertrail_launch::bundle::launch_files;
 use expertrail_launch::drive::command::SearchPath;
 use expertrail_launch::drive::kube::{self, KubeSystem, RealClock};
@@ -24,6 +26,7 @@ use crate::render::{Describe, write};
 use screen::{Keyboard, Screen};
 
 /// Arguments of `launch`.
+#[allow(clippy::struct_excessive_bools)] // each is a switch of its own
 #[derive(Debug, Args)]
 #[command(
     after_help = "DIR is a rendered run (`expertrail render`); its files may have been edited by hand. With a run.toml, or with --name and other\n\
@@ -146,15 +149,19 @@ fn render(describe: &Describe, target: Target, output: Option<&Path>) -> Result<
 fn confirmed(args: &LaunchArgs, all: &[Rendered]) -> Result<bool, Stop> {
     let mut text = String::new();
     for one in all {
-        text += &format!("run {} from {}\n", one.run.id, one.folder.display());
+        let _ = writeln!(text, "run {} from {}", one.run.id, one.folder.display());
         let lines = with_system(args, one, |system| Ok(system.describe()?))?;
-        lines.iter().for_each(|line| text += &format!("  {line}\n"));
-        one.run.notes.iter().for_each(|note| text += &format!("  note: {note}\n"));
+        for line in lines {
+            let _ = writeln!(text, "  {line}");
+        }
+        for note in &one.run.notes {
+            let _ = writeln!(text, "  note: {note}");
+        }
         if args.dry_run {
             for (name, path) in launch_files(&one.folder) {
                 let content = std::fs::read_to_string(&path)
                     .map_err(|error| Stop::access(format!("cannot read {}: {error}", path.display())))?;
-                text += &format!("\n--- {name}\n{content}");
+                let _ = write!(text, "\n--- {name}\n{content}");
             }
         }
     }
@@ -244,24 +251,31 @@ fn summary(launched: &Launched) -> String {
     let Some(bundle) = &launched.bundle else { return String::new() };
     let mut text = String::new();
     if let Some(report) = &launched.analysis.verdict {
-        text += &format!("\n{}", report.text());
+        let _ = write!(text, "\n{}", report.text());
     }
-    if let Some(diagnosis) = &launched.analysis.diagnosis {
-        text += &format!("\n{}", diagnose::text(diagnosis));
+    // Where the logs name no cause, the ending below says what happened.
+    match launched.analysis.diagnosis.as_ref() {
+        Some(diagnosis) if diagnosis.outcome == diagnose::Outcome::NothingFound => {
+            text += "\nthe logs name no cause\n";
+        }
+        Some(diagnosis) => drop(write!(text, "\n{}", told(diagnosis))),
+        None => {}
     }
-    text += &format!("\nrun {}: {}\n", outcome.run, outcome.ending.words());
+    let _ = writeln!(text, "\nrun {}: {}", outcome.run, outcome.ending.words());
     for missing in outcome.missing.iter().take(10) {
-        text += &format!("  missing: {}: {}\n", missing.what, missing.why);
+        let _ = writeln!(text, "  missing: {}: {}", missing.what, missing.why);
     }
     if outcome.missing.len() > 10 {
-        text += &format!("  and {} more, see outcome.json\n", outcome.missing.len() - 10);
+        let _ = writeln!(text, "  and {} more, see outcome.json", outcome.missing.len() - 10);
     }
-    text + &format!(
-        "launch: {} (exit code {}), everything in {}\n",
+    let _ = writeln!(
+        text,
+        "launch: {} (exit code {}), everything in {}",
         word(launched),
         launched.code,
         bundle.display()
-    )
+    );
+    text
 }
 
 fn word(launched: &Launched) -> &'static str {
@@ -272,6 +286,7 @@ fn word(launched: &Launched) -> &'static str {
         3 => "NOT RUN",
         124 => "DEADLINE",
         130 => "INTERRUPTED",
+        2 => "REFUSED",
         _ => "NO ACCESS",
     }
 }

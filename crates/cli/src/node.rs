@@ -8,6 +8,7 @@ use expertrail_bench::export::{check_writable, write_atomic};
 use expertrail_cluster::facts::{Facts, Scope};
 use expertrail_cluster::root::Root;
 use expertrail_cluster::{collect, isolate, nvml};
+use expertrail_launch::worker::redact::redact_text;
 
 /// Why a command ends early: what to print and the exit code.
 pub(crate) struct Stop {
@@ -45,6 +46,12 @@ impl Stop {
     pub(crate) fn access(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 4 }
     }
+}
+
+/// A line of a log or a system's answer for a terminal: without characters that speak to it, and without secrets.
+pub(crate) fn safe(line: &str) -> String {
+    let plain: String = line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+    redact_text(&plain)
 }
 
 /// Prints an error; gives the exit code.

@@ -151,6 +151,9 @@ impl Describe {
         let file = self.file.as_deref().or_else(|| usual.is_file().then_some(usual));
         let (name, text) = match file {
             Some(file) => {
+                if self.file.is_none() {
+                    eprintln!("description: ./run.toml, since none was named");
+                }
                 let text = std::fs::read_to_string(file)
                     .map_err(|error| Stop::access(format!("cannot read {}: {error}", file.display())))?;
                 (file.display().to_string(), text)
@@ -263,7 +266,12 @@ fn summary(run: &Run, files: &FileSet, folder: &Path) -> String {
             }
         );
     }
-    let _ = writeln!(text, "next: expertrail launch {} (by hand: see README.txt there)", folder.display());
+    let next = if run.target == Target::Torchrun && run.nodes > 1 {
+        format!("start {}/torchrun.sh on every node (see README.txt there)", folder.display())
+    } else {
+        format!("expertrail launch {} (by hand: see README.txt there)", folder.display())
+    };
+    let _ = writeln!(text, "next: {next}");
     text
 }
 

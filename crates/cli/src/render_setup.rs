@@ -127,7 +127,7 @@ pub(crate) fn driver_config(args: &DriverConfigArgs) -> Result<u8, Stop> {
         host: host_setup::Options::default(),
     };
     let files = driver_config::render(&options).map_err(|error| Stop::usage(error.to_string()))?;
-    put(&files, &args.output, "README.txt")
+    put(&files, &args.output, "README.md")
 }
 
 /// The driver resources and `ConfigMap`s of the cluster.
@@ -184,7 +184,7 @@ pub(crate) fn host_setup(args: &HostSetupArgs) -> Result<u8, Stop> {
 pub(crate) fn image(args: &ImageArgs) -> Result<u8, Stop> {
     let image = image::Image { kind: args.kind, architectures: args.arch.clone(), tag: args.tag.clone() };
     let files = image::render(&image).map_err(|error| Stop::usage(error.to_string()))?;
-    put(&files, &args.output, "build.sh --help")
+    put(&files, &args.output, "README.txt")
 }
 
 fn put(files: &FileSet, output: &Path, next: &str) -> Result<u8, Stop> {

@@ -12,11 +12,12 @@ use expertrail::group::CancelToken;
 use expertrail_cluster::kube::Process;
 use expertrail_cluster::kube::rights::Subject;
 use expertrail_launch::drive::kube::{self, Place, RealClock, Site, Uses, Which};
+use expertrail_launch::drive::launch::read;
 use expertrail_launch::drive::{DriveError, Event, Show};
-use expertrail_launch::run::{self, Run};
+use expertrail_launch::run::{self, Run, Target};
 use expertrail_launch::spec::Spec;
 
-use crate::node::{Stop, finish, print};
+use crate::node::{Stop, finish, print, safe};
 
 /// The namespace of runs that name none.
 const NAMESPACE: &str = "expertrail";
@@ -55,7 +56,7 @@ pub(crate) struct LogsArgs {
     /// All nodes and all containers.
     #[arg(long, conflicts_with = "node")]
     all: bool,
-    /// This node, counted from 0 [default: node 0, or an MPIJob's launcher].
+    /// This node, counted from 0 [default: node 0, or the launcher where there is one].
     #[arg(long, value_name = "K")]
     node: Option<u32>,
     /// Go on until the pods have ended.
@@ -106,8 +107,8 @@ struct Terminal;
 impl Show for Terminal {
     fn show(&mut self, event: Event) {
         match event {
-            Event::Step(text) | Event::State(text) | Event::Line(text) => eprintln!("{text}"),
-            Event::Warning(text) => eprintln!("warning: {text}"),
+            Event::Step(text) | Event::State(text) | Event::Line(text) => eprintln!("{}", safe(&text)),
+            Event::Warning(text) => eprintln!("warning: {}", safe(&text)),
         }
     }
 }
@@ -136,21 +137,7 @@ fn stop(error: &DriveError) -> Stop {
 
 /// The run in a directory.
 fn load(folder: &Path) -> Result<Run, Stop> {
-    let file = folder.join("run.json");
-    let text = std::fs::read_to_string(&file).map_err(|error| {
-        Stop::usage(format!("{}: {error}; wanted a directory that `expertrail render` wrote", file.display()))
-    })?;
-    let run: Run =
-        serde_json::from_str(&text).map_err(|error| Stop::usage(format!("{}: {error}", file.display())))?;
-    if run.schema != run::SCHEMA {
-        return Err(Stop::usage(format!(
-            "{}: schema {}, and this program knows {}: render the run again",
-            file.display(),
-            run.schema,
-            run::SCHEMA
-        )));
-    }
-    Ok(run)
+    read(folder).map_err(|error| stop(&error))
 }
 
 /// A run's id, and where it is.
@@ -194,21 +181,20 @@ fn try_status(args: &StatusArgs) -> Result<u8, Stop> {
         return elsewhere::status(&run);
     }
     let kubectl = args.place.kubectl()?;
-    let (id, place) = match &args.run {
-        Some(run) => find(run, &args.place).map(|(id, place)| (Some(id), place))?,
-        None => {
-            let namespace = args.place.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
-            (None, Place { context: args.place.context.clone(), namespace })
-        }
+    let (id, place) = if let Some(run) = &args.run {
+        let (id, place) = find(run, &args.place)?;
+        (Some(id), place)
+    } else {
+        let namespace = args.place.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
+        (None, Place { context: args.place.context.clone(), namespace })
     };
     let site = Site::open(&kubectl, &RealClock, &place).map_err(|error| stop(&error))?;
-    let lines = match &id {
-        Some(id) => kube::status(&site, id).map_err(|error| stop(&error))?,
-        None => {
-            let runs = kube::runs(&site).map_err(|error| stop(&error))?;
-            let line = |(id, pods): (&String, &usize)| format!("{id}: {pods} pods");
-            Some(runs.iter().map(line).collect()).filter(|lines: &Vec<String>| !lines.is_empty())
-        }
+    let lines = if let Some(id) = &id {
+        kube::status(&site, id).map_err(|error| stop(&error))?
+    } else {
+        let runs = kube::runs(&site).map_err(|error| stop(&error))?;
+        let line = |(id, pods): (&String, &usize)| format!("{id}: {pods} pods");
+        Some(runs.iter().map(line).collect()).filter(|lines: &Vec<String>| !lines.is_empty())
     };
     match lines {
         Some(lines) => print(&(lines.join("\n") + "\n")).map(|()| 0),
@@ -242,7 +228,7 @@ fn try_logs(args: &LogsArgs) -> Result<u8, Stop> {
     let mut broken = false;
     let mut out = |line: &str| {
         let mut stdout = std::io::stdout().lock();
-        broken |= writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_err();
+        broken |= writeln!(stdout, "{}", safe(line)).and_then(|()| stdout.flush()).is_err();
     };
     kube::logs(&site, &id, which, follow, &mut out).map_err(|error| stop(&error))?;
     // A reader that has gone (`| head`) is no error.
@@ -297,6 +283,12 @@ pub(crate) fn rbac(args: &RbacArgs) -> u8 {
 
 fn try_rbac(args: &RbacArgs) -> Result<u8, Stop> {
     let run = args.run.as_deref().map(|path| resolve(path, &args.target)).transpose()?;
+    if let Some(run) = run.as_ref().filter(|run| !matches!(run.target, Target::K8sJob | Target::Mpijob)) {
+        let target = run.target.name();
+        return Err(Stop::usage(format!(
+            "the run was rendered for {target}, which needs no rights in Kubernetes"
+        )));
+    }
     let uses = run.as_ref().map_or(Uses::ALL, |run| Uses::of(run, true));
     let namespace = args.namespace.clone().or_else(|| run.map(|run| run.kubernetes.namespace));
     let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());

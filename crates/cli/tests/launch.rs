@@ -133,8 +133,8 @@ fn ctrl_c_stops_the_ranks_and_collects() {
         .spawn()
         .unwrap();
     let file = root.path().join("run/pid");
-    let until = Instant::now() + Duration::from_secs(60);
-    while fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')) == false && Instant::now() < until {
+    let until = Instant::now() + Duration::from_mins(1);
+    while !fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
     }
     let rank: u32 = fs::read_to_string(&file).unwrap().trim().parse().unwrap();

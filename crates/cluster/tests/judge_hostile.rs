@@ -323,6 +323,28 @@ fn own_results() {
     }
 }
 
+/// Two nodes that each measured themselves (scope node) have no figures between them by design.
+#[test]
+fn own_results_of_scope_node_are_not_asked_for_figures_between_nodes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/h200-x2/bench-guide-intranode.json");
+    let document: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let with = |combine: bool| {
+        let mut document = document.clone();
+        document["topology"]["nodes"] = 2.into();
+        document["topology"]["ranks_per_node"] = 1.into();
+        document["topology"]["scope"] = "node".into();
+        if !combine {
+            document["ops"].as_array_mut().unwrap().retain(|op| op["op"] != "combine");
+        }
+        let runs = judge::read("result.json", document.to_string().as_bytes());
+        judge::judge(&runs, &Options { nodes: Some(2), ranks_per_node: Some(1), ..Options::default() })
+    };
+    let report = with(true);
+    assert!(!report.findings.iter().any(|finding| finding.id == "J003"), "{}", report.text());
+    assert_eq!(report.exit_code(), 0, "{}", report.text());
+    expect(&with(false), (Outcome::NotRun, "J003"), "scope node without combine");
+}
+
 // Training.
 
 fn training() -> Vec<Run> {

@@ -375,13 +375,7 @@ impl Spec {
             return Ok(spec);
         }
         let merged = Self::merged(name, text, overrides)?;
-        toml::from_str(&merged).map_err(|error| match place("--set", &merged, &error) {
-            SpecError::UnknownKey { key, nearest, known, .. } => {
-                SpecError::UnknownKey { at: format!("--set {}", overrides.join(" ")), key, nearest, known }
-            }
-            SpecError::Form { reason, .. } => SpecError::Override { given: overrides.join(" "), reason },
-            other @ SpecError::Override { .. } => other,
-        })
+        toml::from_str(&merged).map_err(|error| place("--set", &merged, &error))
     }
 }
 
@@ -395,19 +389,45 @@ impl Spec {
             return Ok(text.to_owned());
         }
         let mut table: toml::Table = toml::from_str(text).map_err(|error| place(name, text, &error))?;
+        // One by one, so that a message names the one that is wrong.
         for given in overrides {
-            set(&mut table, given)?;
+            table = with(&table, given)?;
         }
         toml::to_string(&table)
             .map_err(|error| SpecError::Override { given: overrides.join(" "), reason: error.to_string() })
     }
 }
 
-fn set(table: &mut toml::Table, given: &str) -> Result<(), SpecError> {
+/// `table` with one override, which must leave it a description. A number where a text is wanted (`kubernetes.cpu=10`) is meant as text.
+fn with(table: &toml::Table, given: &str) -> Result<toml::Table, SpecError> {
+    let attempt = |as_text: bool| -> Result<toml::Table, SpecError> {
+        let mut table = table.clone();
+        set(&mut table, given, as_text)?;
+        let text = toml::to_string(&table)
+            .map_err(|error| SpecError::Override { given: given.to_owned(), reason: error.to_string() })?;
+        match toml::from_str::<Spec>(&text).map_err(|error| place("--set", &text, &error)) {
+            Ok(_) => Ok(table),
+            Err(SpecError::UnknownKey { key, nearest, known, .. }) => {
+                Err(SpecError::UnknownKey { at: format!("--set {given}"), key, nearest, known })
+            }
+            Err(SpecError::Form { reason, .. }) => {
+                Err(SpecError::Override { given: given.to_owned(), reason })
+            }
+            Err(other) => Err(other),
+        }
+    };
+    match attempt(false) {
+        Err(SpecError::Override { reason, .. }) if reason.contains("expected a string") => attempt(true),
+        other => other,
+    }
+}
+
+fn set(table: &mut toml::Table, given: &str, as_text: bool) -> Result<(), SpecError> {
     let wrong = |reason: &str| SpecError::Override { given: given.to_owned(), reason: reason.to_owned() };
     let (key, value) = given.split_once('=').ok_or_else(|| wrong("wanted KEY=VALUE, as nodes=4"))?;
     let value = value.trim();
     let parsed = format!("v = {value}").parse::<toml::Table>().ok().and_then(|mut table| table.remove("v"));
+    let parsed = parsed.filter(|_| !as_text);
     let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
     let mut parts: Vec<&str> = key.trim().split('.').collect();
     let last = parts.pop().filter(|last| !last.is_empty()).ok_or_else(|| wrong("the key is empty"))?;
@@ -510,8 +530,35 @@ mod tests {
         assert_eq!(spec.network.hcas, Some(vec!["mlx5_1".to_owned()]));
         let error = Spec::parse("run.toml", text, &["nods=4".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("--set nods=4") && error.contains("`nodes`"), "{error}");
+        // The one that is wrong is named, and a number is a text where one is wanted.
+        let error = Spec::parse("run.toml", text, &["nodes=4".to_owned(), "engine=x".to_owned()])
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("--set engine=x: ") && !error.contains("nodes=4"), "{error}");
+        let spec = Spec::parse("run.toml", text, &["kubernetes.cpu=10".to_owned()]).unwrap();
+        assert_eq!(spec.kubernetes.cpu.as_deref(), Some("10"));
         assert!(Spec::parse("run.toml", text, &["nodes".to_owned()]).is_err());
         assert!(Spec::parse("run.toml", text, &["nodes.x=4".to_owned()]).is_err());
+    }
+
+    /// The page for people has every key that is read.
+    #[test]
+    fn every_key_is_in_the_documentation() {
+        let page = include_str!("../../../docs/run-toml.md");
+        for table in ["", "workload", "network", "deepep", "kubernetes", "slurm", "hosts"] {
+            let text =
+                if table.is_empty() { "zzz = 1\n".to_owned() } else { format!("[{table}]\nzzz = 1\n") };
+            let SpecError::UnknownKey { known, .. } = Spec::parse("x", &text, &[]).unwrap_err() else {
+                panic!("{table}")
+            };
+            assert!(!known.is_empty(), "{table}");
+            for key in known {
+                assert!(
+                    page.contains(&format!("`{key}`")) || page.contains(&format!("[{key}]")),
+                    "[{table}] {key}"
+                );
+            }
+        }
     }
 
     #[test]

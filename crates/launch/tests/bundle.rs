@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use expertrail_launch::ab::{self, Difference, Layer, Side};
-use expertrail_launch::bundle::outcome::{DiagnosisLine, End, Outcome};
+use expertrail_launch::bundle::outcome::{DiagnosisLine, End, Outcome, VerdictLine};
 use expertrail_launch::drive::Ending;
 use expertrail_launch::drive::launch::{self, Launched, Plan};
+use expertrail_launch::render;
+use expertrail_launch::run::{Run, Target};
+use expertrail_launch::spec::Spec;
 use expertrail_launch::worker::frame;
 use fake::{Fake, Keys, Silent, rendered_with};
 
@@ -27,7 +30,7 @@ const SECRETS: [&str; 7] = [
 
 fn go(fake: &mut Fake, folder: &Path) -> Launched {
     let run = launch::read(folder).unwrap();
-    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_secs(60), keep: false };
+    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_mins(1), keep: false };
     launch::run(fake, &plan, &mut Silent::default(), &Keys::default()).unwrap()
 }
 
@@ -228,6 +231,99 @@ fn layers() {
     assert_eq!(layer(elsewhere, fail("B", "application-error")), Layer::NotDecided);
 }
 
+/// Two runs that end well and fail on figures: the same ones on the same nodes, and others.
+#[test]
+fn figures_of_two_failed_runs_are_set_beside_each_other() {
+    let low = |name: &str, reasons: &[&str]| {
+        let mut side = side(name, "succeeded", 1, None, true);
+        side.bundle = format!("ab/{name}");
+        let reasons = reasons.iter().map(|one| (*one).to_owned()).collect();
+        side.outcome.verdict = Some(VerdictLine { status: "fail".to_owned(), reasons });
+        side
+    };
+    let variables = ["image".to_owned()];
+    let a = low("A", &["J001 inter-node dispatch bf16: 12.1 GB/s", "J009 x: y"]);
+    let same = low("B", &["J001 inter-node dispatch bf16: 13.4 GB/s"]);
+    let text = ab::text(&ab::decide(&variables, Vec::new(), a.clone(), same));
+    for word in [
+        "CLUSTER LAYER",
+        "both fail on J001 inter-node dispatch bf16: A 12.1 GB/s; B 13.4 GB/s",
+        "expertrail judge ab/B/result --baseline ab/A/verdict.json",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let other = low("B", &["J001 intra-node combine bf16: 100 GB/s"]);
+    let text = ab::text(&ab::decide(&variables, Vec::new(), a, other));
+    assert!(text.contains("NOT DECIDED") && text.contains("they fail on different figures"), "{text}");
+    // Nothing is known of either: the next step can be typed.
+    let broken = |name: &str| {
+        let mut side = side(name, "failed", 1, None, true);
+        side.bundle = format!("ab/{name}");
+        side
+    };
+    let text = ab::text(&ab::decide(&variables, Vec::new(), broken("A"), broken("B")));
+    assert!(text.contains("expertrail diagnose ab/A/logs ab/A/state"), "{text}");
+}
+
+/// Pods that were placed and never ran say nothing: their hosts are those of the objects.
+#[test]
+fn hosts_of_a_kubernetes_run_that_left_no_facts_come_from_its_pods() {
+    let (_root, folder) = rendered_with(
+        "name = \"a\"\nengine = \"command\"\ncommand = [\"x\"]\nnodes = 2\n[hosts]\nnames = [\"h\", \"i\"]\n",
+    );
+    let pod = |index: u32, host: &str| {
+        format!(
+            r#"{{"kind":"Pod","metadata":{{"labels":{{"batch.kubernetes.io/job-completion-index":"{index}"}}}},"spec":{{"nodeName":"{host}"}}}}"#
+        )
+    };
+    let objects = format!(r#"{{"items":[{},{},{{"kind":"Job"}}]}}"#, pod(1, "gpu-b"), pod(0, "gpu-a"));
+    let failed = Ending::Failed { reason: "r".to_owned(), code: Some(1) };
+    let mut fake = Fake {
+        hosts: Vec::new(),
+        state: vec![("objects.json".to_owned(), objects.into_bytes())],
+        ..Fake::ending(failed)
+    };
+    let outcome = go(&mut fake, &folder).outcome;
+    assert_eq!(outcome.hosts, ["gpu-a", "gpu-b"]);
+    let hosts: Vec<Option<&str>> = outcome.per_node.iter().map(|node| node.host.as_deref()).collect();
+    assert_eq!(hosts, [Some("gpu-a"), Some("gpu-b")]);
+}
+
+/// One node of two ranks; a result beside it. What the page shows of both.
+#[test]
+fn the_page_has_settings_times_and_exit_codes() {
+    let (_root, folder) =
+        rendered_with("name = \"a\"\nnodes = 1\ngpus_per_node = 2\n[hosts]\nnames = [\"h\"]\n");
+    let result = std::fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/h200-x2/bench-guide-intranode.json"),
+    )
+    .unwrap();
+    let exit = |rank: u32| {
+        let text = format!(r#"{{"rank":{rank},"node":0,"host":"h","code":0,"seconds":3.0,"stopped":false}}"#);
+        (format!("exit/rank-{rank}.json"), text.into_bytes())
+    };
+    let mut fake = Fake {
+        files: vec![("collected/node-0/result-intranode.json".to_owned(), result), exit(0), exit(1)],
+        hosts: vec!["h".to_owned()],
+        ..Fake::ending(Ending::Succeeded)
+    };
+    let launched = go(&mut fake, &folder);
+    let html = std::fs::read_to_string(launched.bundle.unwrap().join("report.html")).unwrap();
+    for word in [
+        "1 node of 2 ranks",
+        "guide-intranode",
+        "<td>cuda</td>",
+        "Intel(R) Xeon(R) Processor, 32 cores",
+        " us (p50)",
+        "0 (2 ranks)",
+        "2 of 2 recorded ranks ended with 0",
+        "exit code 0",
+    ] {
+        assert!(html.contains(word), "{word}: {html}");
+    }
+    assert!(!html.contains("1 nodes"), "{html}");
+}
+
 #[test]
 fn the_text_of_a_comparison_has_answer_evidence_and_differences() {
     let difference = Difference { key: "image".into(), a: Some("x:1".into()), b: None };
@@ -238,5 +334,33 @@ fn the_text_of_a_comparison_has_answer_evidence_and_differences() {
         ["SOFTWARE LAYER", "image: A x:1, B not set", "nvshmem-rc-layout-mismatch", "expertrail stack"]
     {
         assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// `launch --ab`: B on the nodes of A, and on no others, in both Kubernetes targets and in Slurm.
+#[test]
+fn the_second_run_is_put_on_the_nodes_of_the_first() {
+    let text = "name = \"b\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"x/deepep:efa1.48.0\"\n";
+    let nodes = ["ip-10-0-0-7", "ip-10-0-0-9"].map(str::to_owned);
+    for (target, words) in [
+        (
+            Target::K8sJob,
+            &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9", "nvidia.com/gpu.present"][..],
+        ),
+        (Target::Mpijob, &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9"]),
+        (Target::Slurm, &["#SBATCH --nodelist=ip-10-0-0-7,ip-10-0-0-9"]),
+    ] {
+        let mut spec = Spec::parse("b.toml", text, &[]).unwrap();
+        let all = |spec: &Spec| -> String {
+            let run = Run::resolve(spec, target, None, Some("b-1")).unwrap();
+            render::run(&run).unwrap().files.iter().map(|file| file.text.as_str()).collect()
+        };
+        assert!(!all(&spec).contains("ip-10-0-0-7"));
+        assert!(!ab::pin(&mut spec.clone(), target, &[]), "nothing to pin to");
+        assert!(ab::pin(&mut spec, target, &nodes));
+        let files = all(&spec);
+        for word in words {
+            assert!(files.contains(word), "{target:?}: {word}");
+        }
     }
 }

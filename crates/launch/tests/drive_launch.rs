@@ -13,7 +13,7 @@ use fake::{Fake, Keys, Phase, Silent, rendered, rendered_with};
 
 fn go(fake: &mut Fake, keys: &Keys, folder: &std::path::Path) -> Result<Launched, DriveError> {
     let run = launch::read(folder).unwrap();
-    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_secs(60), keep: false };
+    let plan = Plan { run: &run, folder, bundle: None, timeout: Duration::from_mins(1), keep: false };
     launch::run(fake, &plan, &mut Silent::default(), keys)
 }
 
@@ -162,6 +162,27 @@ fn a_rank_that_failed_is_no_success_whatever_the_system_says() {
     );
 }
 
+/// A rank that waits in vain for another ends with 124 too: the run failed, it did not run out of time.
+#[test]
+fn the_deadline_of_a_rank_is_not_that_of_the_run() {
+    let record = |code: &str, stopped: bool| {
+        let text = format!(
+            r#"{{"schema":"expertrail.exit/1","rank":1,"host":"h","seconds":60.2,"stopped":{stopped},{code}}}"#
+        );
+        vec![("exit/rank-1.json".to_owned(), text.into_bytes())]
+    };
+    for (files, code, kind) in [
+        (record(r#""code":124"#, false), 1, "failed"),
+        (record(r#""signal_name":"SIGTERM""#, true), 124, "deadline"),
+        (Vec::new(), 124, "deadline"),
+    ] {
+        let (_root, folder) = rendered();
+        let ending = Ending::Deadline { state: "exit code 124".to_owned() };
+        let launched = go(&mut Fake { files, ..Fake::ending(ending) }, &Keys::default(), &folder).unwrap();
+        assert_eq!((launched.code, written(&launched).ending.kind.as_str()), (code, kind));
+    }
+}
+
 /// A benchmark without its result was not measured: 3, and the file is named.
 #[test]
 fn a_success_without_its_result_is_no_pass() {
@@ -176,6 +197,16 @@ fn a_success_without_its_result_is_no_pass() {
     );
     let nodes: Vec<bool> = outcome.per_node.iter().map(|node| node.facts).collect();
     assert_eq!(nodes, [false]);
+}
+
+/// Ended well and below what its figures must be, or never started: the logs that show nothing are no good news.
+#[test]
+fn logs_that_show_nothing_are_no_good_news_of_a_run_that_failed() {
+    let (_root, folder) = rendered();
+    let failed = Ending::Failed { reason: "x".to_owned(), code: Some(1) };
+    let launched = go(&mut Fake::ending(failed), &Keys::default(), &folder).unwrap();
+    let text = std::fs::read_to_string(launched.bundle.unwrap().join("diagnosis.txt")).unwrap();
+    assert!(!text.contains("NOTHING WRONG"), "{text}");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn scripts_in_manifests_pass_lint() {
                     serde_saphyr::from_multiple(&files.get("manifest.yaml").unwrap().text).unwrap();
                 let map = documents.iter().find(|document| document["kind"] == "ConfigMap").unwrap();
                 for (name, script) in map["data"].as_object().unwrap() {
-                    if !name.ends_with(".sh") {
+                    if name.strip_suffix(".sh").is_none() {
                         continue;
                     }
                     let bytes = script.as_str().unwrap().as_bytes().to_vec();

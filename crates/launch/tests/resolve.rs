@@ -167,6 +167,48 @@ fn efa_devices_above_the_instance_types_are_refused() {
     assert!(message.contains("p6-b200.48xlarge has 8"), "{message}");
 }
 
+/// Whatever a person writes: no shell, no batch script and no terminal takes it for words of its own.
+#[test]
+fn values_that_would_break_a_script_are_refused_from_descriptions_and_from_files() {
+    for (text, word) in [
+        ("[env]\n\"A;touch x;B\" = \"1\"\n", "variable's name"),
+        ("[env]\n\"1A\" = \"1\"\n", "variable's name"),
+        ("[slurm]\naccount = \"x\\n#SBATCH --uid=0\"\n", "account"),
+        ("[slurm]\npartition = \"x\\u001b[2J\"\n", "partition"),
+        ("[hosts]\ndirectory = \"/tmp/a\\nb\"\n", "directory"),
+        ("[network]\nport = 0\n", "port"),
+        ("[network]\nservice_level = 16\n[workload]\ntokens = 1\n", ""),
+        ("[workload]\niters = 0\n", "workload.iters"),
+        ("[workload]\nsms = 500\n", "workload.sms"),
+        ("[workload]\ntop_k = 64\n", "workload.top_k"),
+        ("[workload]\npreset = \"quik\"\n", "did you mean `quick`"),
+        ("[kubernetes]\ncpu = \"lots\"\n", "kubernetes.cpu"),
+        ("[kubernetes]\nhugepages_2mi = \"5121Mi\"\n", "multiple of 2Mi"),
+        ("[kubernetes.node_selector]\n\"bad key!\" = \"v v\"\n", "node_selector"),
+    ] {
+        let text = format!("name = \"a\"\nprofile = \"crusoe-h200\"\nengine = \"deepep\"\n{text}");
+        let text = if text.contains("preset") { text.replace("deepep", "expertrail") } else { text };
+        let message = error(&text, Target::Slurm);
+        assert!(message.contains(word), "{word:?} is not in: {message}");
+    }
+    // Arguments of a program may have lines.
+    let text = "name = \"a\"\nengine = \"command\"\ncommand = [\"sh\", \"-c\", \"echo\\n\\techo\"]\n";
+    let mut run = resolve(text, Target::Slurm).unwrap();
+    for (break_it, word) in [
+        ((|run: &mut Run| "-rf".clone_into(&mut run.id)) as fn(&mut Run), "id"),
+        (|run| "a,b".clone_into(&mut run.id), "id"),
+        (|run| run.nodes = 0, "nodes"),
+        (|run| run.timeout_s = u64::MAX, "timeout"),
+    ] {
+        let whole = run.clone();
+        break_it(&mut run);
+        let message = run.sound().unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+        run = whole;
+    }
+    assert_eq!(run.sound(), Ok(()));
+}
+
 /// Every number of ranks between nodes that V1 has both kernels and a configuration for, by its table; and no other up to 24 nodes.
 #[test]
 fn deepep_runs_on_the_numbers_of_nodes_that_v1_is_built_for() {

@@ -7,7 +7,7 @@ use expertrail_group::SignalWatch;
 use expertrail_launch::bundle::clock::span;
 use expertrail_launch::drive::{Event, Show, Stop as Asked};
 
-use crate::node::Stop;
+use crate::node::{Stop, safe};
 
 /// Shows events: logs of the run on standard output, everything else on standard error with the time since the start.
 pub(super) struct Screen {
@@ -25,9 +25,11 @@ impl Show for Screen {
         let age = span(self.begun.elapsed().as_secs());
         // A reader that has gone is no reason to leave the run alone.
         let _ = match event {
-            Event::Line(line) => writeln!(std::io::stdout().lock(), "{line}"),
-            Event::Step(text) | Event::State(text) => writeln!(std::io::stderr().lock(), "[{age}] {text}"),
-            Event::Warning(text) => writeln!(std::io::stderr().lock(), "[{age}] warning: {text}"),
+            Event::Line(line) => writeln!(std::io::stdout().lock(), "{}", safe(&line)),
+            Event::Step(text) | Event::State(text) => {
+                writeln!(std::io::stderr().lock(), "[{age}] {}", safe(&text))
+            }
+            Event::Warning(text) => writeln!(std::io::stderr().lock(), "[{age}] warning: {}", safe(&text)),
         };
     }
 }

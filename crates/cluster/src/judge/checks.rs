@@ -173,7 +173,10 @@ pub(super) fn wanted(known: &Known<'_>) -> Vec<(Section, &'static str, &'static 
         }
         Kind::Alltoall => vec![(Section::Collective, "alltoall", "")],
         Kind::Expertrail => {
-            let section = if many { Section::Internode } else { Section::Intranode };
+            // The document says what was measured: with scope node every node has measured itself, however many there are.
+            let inside = known.run.sections.contains_key(&Section::Intranode)
+                && !known.run.sections.contains_key(&Section::Internode);
+            let section = if many && !inside { Section::Internode } else { Section::Intranode };
             ["dispatch", "combine"].map(|op| (section, op, "")).to_vec()
         }
         _ => Vec::new(),

@@ -77,7 +77,7 @@ fn line(side: &Side) -> String {
     }
     if let Some(diagnosis) = &outcome.diagnosis {
         if diagnosis.causes.is_empty() {
-            let _ = write!(text, "; cause: {}", diagnosis.outcome);
+            text.push_str("; the logs name no cause");
         } else {
             let _ = write!(text, "; cause: {}", diagnosis.causes.join(", "));
         }
@@ -178,6 +178,47 @@ fn one_passes(good: &Side, bad: &Side, evidence: &mut Vec<String>, next: &mut Ve
     Layer::Software
 }
 
+/// The figures that a side fails on: `J001 inter-node dispatch bf16`, and what was seen. Only of a run whose ranks all ended with 0: figures of
+/// one that broke off are those of its beginning.
+fn low(side: &Side) -> Vec<(&str, &str)> {
+    let verdict = side.outcome.verdict.as_ref().filter(|_| side.outcome.ending.kind == "succeeded");
+    let fails = verdict.filter(|verdict| verdict.status == "fail");
+    fails.iter().flat_map(|verdict| &verdict.reasons).filter_map(|reason| reason.split_once(": ")).collect()
+}
+
+/// Both ran to their ends and fail on figures: the same ones, or others?
+fn both_low(a: &Side, b: &Side, evidence: &mut Vec<String>, next: &mut Vec<String>) -> Option<Layer> {
+    let (left, right) = (low(a), low(b));
+    if left.is_empty() || right.is_empty() {
+        return None;
+    }
+    let mut shared = 0;
+    for (what, seen) in &left {
+        if let Some((_, other)) = right.iter().find(|(name, _)| name == what) {
+            shared += 1;
+            evidence.push(format!("both fail on {what}: A {seen}; B {other}"));
+        }
+    }
+    next.push(format!(
+        "`expertrail judge {}/result --baseline {}/verdict.json` sets B's figures beside A's",
+        b.bundle, a.bundle
+    ));
+    if shared == 0 {
+        let names = |side: &[(&str, &str)]| side.iter().map(|(what, _)| *what).collect::<Vec<_>>().join(", ");
+        evidence.push(format!(
+            "they fail on different figures: A on {}; B on {}",
+            names(&left),
+            names(&right)
+        ));
+        return Some(Layer::NotDecided);
+    }
+    evidence.push(
+        "the same figures are low with different software on the same nodes: that points to the nodes and the network".to_owned(),
+    );
+    next.push(format!("`expertrail check` on {}", hosts(a)));
+    Some(Layer::Cluster)
+}
+
 fn both_fail(a: &Side, b: &Side, evidence: &mut Vec<String>, next: &mut Vec<String>) -> Layer {
     let (left, right) = (causes(a), causes(b));
     if let Some(shared) = left.iter().find(|cause| right.contains(cause)).copied() {
@@ -201,6 +242,9 @@ fn both_fail(a: &Side, b: &Side, evidence: &mut Vec<String>, next: &mut Vec<Stri
         next.push("correct one of them and run both again".to_owned());
         return Layer::NotDecided;
     }
+    if let Some(layer) = both_low(a, b, evidence, next) {
+        return layer;
+    }
     let signal = |side: &Side| {
         let first = side.outcome.diagnosis.as_ref().and_then(|diagnosis| diagnosis.first_failure.clone())?;
         // Without the place: `file:line: text`.
@@ -218,7 +262,12 @@ fn both_fail(a: &Side, b: &Side, evidence: &mut Vec<String>, next: &mut Vec<Stri
         }
         _ => {
             evidence.push("both fail, and not in the same way as far as their logs tell".to_owned());
-            next.push("see diagnosis.txt of both bundles for the one fact to collect next".to_owned());
+            for side in [a, b] {
+                next.push(format!(
+                    "`expertrail diagnose {0}/logs {0}/state` names the one fact to collect next for {1}",
+                    side.bundle, side.name
+                ));
+            }
             Layer::NotDecided
         }
     }

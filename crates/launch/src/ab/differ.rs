@@ -197,7 +197,7 @@ fn put(tree: &mut Value, key: &str, value: Value) {
             map.insert(first.to_owned(), value);
         }
         Some(rest) => {
-            put(map.entry(first).or_insert_with(|| Value::Object(serde_json::Map::new())), rest, value)
+            put(map.entry(first).or_insert_with(|| Value::Object(serde_json::Map::new())), rest, value);
         }
     }
 }

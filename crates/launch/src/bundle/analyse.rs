@@ -13,7 +13,7 @@ use super::Bundle;
 use super::outcome::{DiagnosisLine, End, VerdictLine};
 use crate::drive::{Collect, DriveError};
 use crate::platform::Fabric;
-use crate::run::{Run, Step};
+use crate::run::{Run, Step, Target};
 use crate::spec::Engine;
 
 /// What was concluded.
@@ -27,6 +27,21 @@ pub struct Analysis {
     pub absent: Vec<String>,
     /// What could not be analysed, and why.
     pub notes: Vec<String>,
+    /// What result documents say of how they were made.
+    pub measured: Vec<Measured>,
+}
+
+/// How a result was made, by its own document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// The document, in the bundle.
+    pub file: String,
+    /// Preset of its sizes; empty: none.
+    pub preset: String,
+    /// Backend; empty: not said.
+    pub backend: String,
+    /// Machine of rank 0; empty: not said.
+    pub machine: String,
 }
 
 impl Analysis {
@@ -50,11 +65,12 @@ impl Analysis {
                     if succeeded { "no rank left it, though all ended with 0" } else { "the run failed" },
                 );
             }
+            analysis.measured = measured(bundle);
             analysis.judge(run, bundle, succeeded);
         }
         let fails = analysis.verdict.as_ref().is_some_and(|report| report.exit_code() == 1);
         if !succeeded || fails {
-            analysis.diagnose(bundle);
+            analysis.diagnose(run, bundle);
         }
         analysis.write(bundle)?;
         Ok(analysis)
@@ -79,7 +95,7 @@ impl Analysis {
         }
     }
 
-    fn diagnose(&mut self, bundle: &Bundle) {
+    fn diagnose(&mut self, run: &Run, bundle: &Bundle) {
         let inputs: Vec<Input> = ["logs", "state"]
             .map(|name| bundle.folder().join(name))
             .into_iter()
@@ -92,7 +108,7 @@ impl Analysis {
         }
         let evidence = Evidence { stack: None, facts: worst_facts(bundle) };
         match diagnose::read(inputs, evidence) {
-            Ok(case) => self.diagnosis = Some(diagnose::conclude(&case)),
+            Ok(case) => self.diagnosis = Some(possible(diagnose::conclude(&case), run.target)),
             Err(error) => self.notes.push(format!("the logs could not be read: {error}")),
         }
     }
@@ -108,7 +124,7 @@ impl Analysis {
         if let Some(diagnosis) = &self.diagnosis {
             let text = serde_json::to_string_pretty(diagnosis).map_err(failed)?;
             bundle.document("diagnosis.json", &(text + "\n"))?;
-            bundle.document("diagnosis.txt", &diagnose::text(diagnosis))?;
+            bundle.document("diagnosis.txt", &told(diagnosis))?;
         }
         Ok(())
     }
@@ -158,6 +174,35 @@ impl Analysis {
     }
 }
 
+/// A diagnosis without causes that only Kubernetes has, where the run is not on Kubernetes: a name that `ssh` cannot resolve reads the same
+/// in both.
+fn possible(mut diagnosis: Diagnosis, target: Target) -> Diagnosis {
+    const OF_KUBERNETES: [&str; 3] = ["k8s-", "kube-", "mpijob-"];
+    if matches!(target, Target::K8sJob | Target::Mpijob) {
+        return diagnosis;
+    }
+    let stays = |cause: &str| !OF_KUBERNETES.iter().any(|start| cause.starts_with(start));
+    for list in [&mut diagnosis.findings, &mut diagnosis.hypotheses, &mut diagnosis.cautions] {
+        list.retain(|one| stays(&one.cause));
+    }
+    if diagnosis.findings.is_empty() && diagnosis.outcome == diagnose::Outcome::CauseFound {
+        diagnosis.outcome = diagnose::Outcome::NotDeterminable;
+    }
+    diagnosis
+}
+
+/// The diagnosis as text. It is made of runs that did not pass, so that logs in which nothing is wrong are no good news.
+pub fn told(diagnosis: &Diagnosis) -> String {
+    let text = diagnose::text(diagnosis);
+    if diagnosis.outcome != diagnose::Outcome::NothingFound {
+        return text;
+    }
+    let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
+    let look: Vec<&str> = diagnosis.cautions.iter().map(|one| one.cause.as_str()).collect();
+    let look = if look.is_empty() { String::new() } else { format!("; but look at: {}", look.join(", ")) };
+    format!("THE LOGS NAME NO CAUSE{look}\n{rest}")
+}
+
 /// The word of a unit variant, as documents write it.
 fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
@@ -165,6 +210,28 @@ fn word(value: &impl serde::Serialize) -> String {
 
 fn base(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
+}
+
+fn measured(bundle: &Bundle) -> Vec<Measured> {
+    let results = bundle.files().filter(|file| file.path.starts_with("result/"));
+    let read = |path: &String| -> Option<Measured> {
+        let document: Value = serde_json::from_slice(&bundle.read(path)?).ok()?;
+        let at =
+            |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let cores = document.pointer("/machine/cores").and_then(Value::as_u64);
+        let machine = match (at("/machine/cpu"), cores) {
+            (cpu, Some(cores)) if !cpu.is_empty() => format!("{cpu}, {cores} cores"),
+            (cpu, _) => cpu,
+        };
+        let known = Measured {
+            file: path.clone(),
+            preset: at("/settings/preset"),
+            backend: at("/backend/name"),
+            machine,
+        };
+        (!known.preset.is_empty() || !known.backend.is_empty()).then_some(known)
+    };
+    results.filter_map(|file| read(&file.path)).collect()
 }
 
 /// Results where every step left its own, else also the logs: what a step wrote before it failed counts as well.
@@ -260,7 +327,37 @@ fn worst_facts(bundle: &Bundle) -> Option<Facts> {
 
 #[cfg(test)]
 mod tests {
+    use expertrail_cluster::diagnose::{Diagnosed, Outcome};
+
     use super::*;
+
+    fn of(outcome: Outcome, causes: &[&str]) -> Diagnosis {
+        let one = |cause: &&str| Diagnosed { cause: (*cause).to_owned(), ..Diagnosed::default() };
+        Diagnosis { outcome, findings: causes.iter().map(one).collect(), ..Diagnosis::default() }
+    }
+
+    #[test]
+    fn causes_of_kubernetes_are_kept_for_kubernetes_alone() {
+        let left = |target, causes: &[&str]| {
+            let found = possible(of(Outcome::CauseFound, causes), target);
+            (found.outcome, found.findings.into_iter().map(|one| one.cause).collect::<Vec<_>>())
+        };
+        assert_eq!(left(Target::Ssh, &["k8s-dns-policy"]), (Outcome::NotDeterminable, Vec::new()));
+        assert_eq!(
+            left(Target::Slurm, &["k8s-dns-policy", "xid"]),
+            (Outcome::CauseFound, vec!["xid".to_owned()])
+        );
+        assert_eq!(left(Target::Mpijob, &["k8s-dns-policy"]).1, ["k8s-dns-policy"]);
+    }
+
+    #[test]
+    fn nothing_found_is_no_good_news_of_a_run_that_did_not_pass() {
+        let text = told(&of(Outcome::NothingFound, &[]));
+        assert!(text.starts_with("THE LOGS NAME NO CAUSE\n") && !text.contains("NOTHING WRONG"), "{text}");
+        let mut careful = of(Outcome::NothingFound, &[]);
+        careful.cautions = of(Outcome::NothingFound, &["shm-small"]).findings;
+        assert!(told(&careful).starts_with("THE LOGS NAME NO CAUSE; but look at: shm-small\n"));
+    }
 
     #[test]
     fn results_are_known_by_their_names() {

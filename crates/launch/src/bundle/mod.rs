@@ -278,7 +278,10 @@ fn walk(folder: &Path, above: &str, depth: usize, files: &mut Vec<(String, PathB
             && (FILLED.contains(&name.as_str()) || name.starts_with("job-") || name.starts_with("out-"));
         if about.is_dir() && depth < 3 && !filled {
             walk(&entry.path(), &format!("{whole}/"), depth + 1, files);
-        } else if about.is_file() && about.len() <= RENDERED_LIMIT && !whole.ends_with(".log") {
+        } else if about.is_file()
+            && about.len() <= RENDERED_LIMIT
+            && entry.path().extension().is_none_or(|kind| kind != "log")
+        {
             files.push((whole, entry.path()));
         }
     }

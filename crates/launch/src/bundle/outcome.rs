@@ -118,6 +118,9 @@ pub struct Noted {
 pub struct RankEnd {
     /// Number of the process.
     pub rank: u64,
+    /// Index of its node, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
     /// Its host.
     pub host: String,
     /// Exit code; none where a signal ended it.
@@ -216,6 +219,30 @@ pub struct Outcome {
     pub files: Vec<Kept>,
 }
 
+/// Hosts of the pods of a run by its objects as Kubernetes described them at the end, node 0's first: known also where no pod came so far as
+/// to say it itself. A node whose pod was placed nowhere has none.
+pub fn placed(bundle: &Bundle) -> BTreeMap<u32, String> {
+    /// Labels that tell which node of the run a pod is: of indexed Jobs, and of MPIJobs' workers.
+    const INDEX: [&str; 2] =
+        ["batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index"];
+    let objects = document(bundle, "state/objects.json");
+    let items = objects.as_ref().and_then(|objects| objects.get("items")?.as_array());
+    let mut hosts = BTreeMap::new();
+    // A later attempt of the same node takes the place of an earlier one.
+    for pod in items.into_iter().flatten().filter(|item| text(item, "kind") == "Pod") {
+        let host = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+        let labels = pod.pointer("/metadata/labels");
+        let index = labels.and_then(|labels| INDEX.iter().find_map(|name| labels.get(name)?.as_str()));
+        if let Some(index) = index.and_then(|index| index.parse::<u32>().ok())
+            && labels.is_none_or(|labels| text(labels, "training.kubeflow.org/job-role") != "launcher")
+            && !host.is_empty()
+        {
+            hosts.insert(index, host.to_owned());
+        }
+    }
+    hosts
+}
+
 impl Outcome {
     /// What the bundle itself shows of `run`; the rest is filled in by the launch.
     pub fn of(run: &Run, bundle: &Bundle, analysis: &Analysis) -> Self {
@@ -230,7 +257,7 @@ impl Outcome {
             ranks_per_node: run.gpus_per_node,
             verdict: analysis.verdict_line(),
             diagnosis: analysis.diagnosis_line(),
-            per_node: (0..run.nodes).map(|node| Node::of(bundle, node)).collect(),
+            per_node: nodes(run, bundle),
             ranks: ranks(bundle),
             versions: analysis.versions(),
             missing: bundle.missing_parts().to_vec(),
@@ -238,6 +265,16 @@ impl Outcome {
             ..Self::default()
         }
     }
+}
+
+/// Every node, with the host of its pod where it left neither facts nor findings.
+fn nodes(run: &Run, bundle: &Bundle) -> Vec<Node> {
+    let placed = placed(bundle);
+    let mut nodes: Vec<Node> = (0..run.nodes).map(|node| Node::of(bundle, node)).collect();
+    for node in &mut nodes {
+        node.host = node.host.take().or_else(|| placed.get(&node.node).cloned());
+    }
+    nodes
 }
 
 impl Node {

@@ -6,8 +6,10 @@ use expertrail_cluster::diagnose::Diagnosed;
 use expertrail_cluster::finding::Status;
 
 use super::analyse::Analysis;
-use super::clock::span;
+use super::clock::{count, span};
 use super::outcome::{Node, Outcome, RankEnd};
+
+mod figures;
 
 const STYLE: &str = include_str!("report.css");
 
@@ -44,7 +46,7 @@ pub fn html(outcome: &Outcome, analysis: &Analysis) -> String {
         title = escape(&title),
     );
     summary(&mut out, outcome);
-    figures(&mut out, outcome, analysis);
+    figures::write(&mut out, outcome, analysis);
     diagnosis(&mut out, outcome, analysis);
     nodes(&mut out, outcome);
     ranks(&mut out, &outcome.ranks);
@@ -70,6 +72,7 @@ fn head(outcome: &Outcome) -> (&'static str, &'static str) {
         5 => ("warn", "WARN"),
         124 => ("bad", "DEADLINE"),
         130 => ("warn", "INTERRUPTED"),
+        2 => ("bad", "REFUSED"),
         _ => ("bad", "NO ACCESS"),
     }
 }
@@ -107,13 +110,13 @@ fn summary(out: &mut String, outcome: &Outcome) {
     let (class, word) = head(outcome);
     let _ = write!(
         out,
-        "<h1>{} {}</h1>\n<p class=\"soft\">{} on {}, {} nodes of {} ranks, engine {}; exit code {}</p>\n<div class=\"card pad\">\n",
+        "<h1>{} {}</h1>\n<p class=\"soft\">{} on {}, {} of {}, engine {}; exit code {}</p>\n<div class=\"card pad\">\n",
         marked(class, word),
         escape(&outcome.run),
         escape(&outcome.name),
         escape(&outcome.target),
-        outcome.nodes,
-        outcome.ranks_per_node,
+        count(outcome.nodes, "node"),
+        count(outcome.ranks_per_node, "rank"),
         escape(&outcome.engine),
         outcome.exit_code,
     );
@@ -121,9 +124,13 @@ fn summary(out: &mut String, outcome: &Outcome) {
         writeln!(out, "<p>Started {}, ended {} (UTC).</p>", escape(&outcome.started), escape(&outcome.ended));
     let _ = writeln!(out, "<p>Ending: {}.</p>", escape(&outcome.ending.words()));
     if let Some(verdict) = &outcome.verdict {
-        let reasons = verdict.reasons.iter().map(|reason| escape(reason)).collect::<Vec<_>>().join("; ");
-        let colon = if reasons.is_empty() { "" } else { ": " };
-        let _ = writeln!(out, "<p>Verdict of the figures: {}{colon}{reasons}.</p>", escape(&verdict.status));
+        // The first reason: all of them are in the tables below.
+        let more = match verdict.reasons.len() {
+            0 | 1 => String::new(),
+            all => format!("; {} more below", all - 1),
+        };
+        let first = verdict.reasons.first().map(|reason| format!(": {}", escape(reason))).unwrap_or_default();
+        let _ = writeln!(out, "<p>Verdict of the figures: {}{first}{more}.</p>", escape(&verdict.status));
     } else {
         out.push_str("<p>The figures were not judged.</p>\n");
     }
@@ -146,53 +153,6 @@ fn status(status: Status) -> String {
         Status::Pass | Status::NotApplicable => "good",
     };
     marked(class, &status.to_string())
-}
-
-fn figures(out: &mut String, outcome: &Outcome, analysis: &Analysis) {
-    out.push_str("<h2>Verdict</h2>\n");
-    let Some(report) = &analysis.verdict else {
-        let why = analysis.notes.first().map_or_else(|| outcome.ending.words(), Clone::clone);
-        let _ = writeln!(out, "<p>No figures: {}.</p>", escape(&why));
-        return;
-    };
-    let rows: Vec<Vec<String>> = report
-        .metrics
-        .iter()
-        .map(|metric| {
-            let value = format!("{:.2} {}", metric.value, metric.unit);
-            let share =
-                metric.share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
-            let node = metric.node.map_or_else(|| "-".to_owned(), |node| node.to_string());
-            vec![
-                status(metric.status),
-                escape(&metric.name),
-                escape(&node),
-                format!("<span class=\"number\">{}</span>", escape(&value)),
-                format!("<span class=\"number\">{}</span>", escape(&share)),
-                escape(&metric.why),
-            ]
-        })
-        .collect();
-    table(out, &["status", "figure", "node", "value", "of expected", "why"], &rows);
-    let bad = report
-        .findings
-        .iter()
-        .filter(|finding| matches!(finding.status, Status::Fail | Status::Warn | Status::Unknown));
-    let rows: Vec<Vec<String>> = bad
-        .map(|finding| {
-            let remedy = finding.remedies.first().map_or("", |remedy| remedy.text.as_str());
-            vec![
-                status(finding.status),
-                escape(&finding.id),
-                escape(&finding.title),
-                escape(&finding.observed),
-                escape(remedy),
-            ]
-        })
-        .collect();
-    if !rows.is_empty() {
-        table(out, &["status", "id", "finding", "observed", "what to do"], &rows);
-    }
 }
 
 fn diagnosis(out: &mut String, outcome: &Outcome, analysis: &Analysis) {
@@ -252,10 +212,11 @@ fn nodes(out: &mut String, outcome: &Outcome) {
                 escape(node.host.as_deref().unwrap_or("-")),
                 facts,
                 escape(&counts(node)),
+                escape(&codes(outcome, node.node)),
             ]
         })
         .collect();
-    table(out, &["node", "host", "facts", "checks"], &rows);
+    table(out, &["node", "host", "facts", "checks", "exit codes of its ranks"], &rows);
     let rows: Vec<Vec<String>> = outcome
         .per_node
         .iter()
@@ -276,38 +237,57 @@ fn nodes(out: &mut String, outcome: &Outcome) {
     }
 }
 
+/// `0 (2 ranks), 7 (1 rank)`: how the ranks of a node ended.
+fn codes(outcome: &Outcome, node: u32) -> String {
+    let mut counts: std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new();
+    for rank in outcome.ranks.iter().filter(|rank| rank.node == Some(node)) {
+        let how = rank.code.map_or_else(|| ended(rank), |code| code.to_string());
+        *counts.entry(how).or_insert(0) += 1;
+    }
+    if counts.is_empty() {
+        return "no record here".to_owned();
+    }
+    counts
+        .iter()
+        .map(|(how, number)| format!("{how} ({})", count(*number, "rank")))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn ended(rank: &RankEnd) -> String {
+    match (rank.code, &rank.signal_name) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by {signal}"),
+        (None, None) => "killed".to_owned(),
+    }
+}
+
 fn ranks(out: &mut String, ranks: &[RankEnd]) {
-    let failed: Vec<&RankEnd> = ranks.iter().filter(|rank| rank.code != Some(0)).collect();
     if ranks.is_empty() {
         return;
     }
-    let _ = writeln!(
-        out,
-        "<h2>Ranks</h2>\n<p>{} of {} recorded ranks ended with 0.</p>",
-        ranks.len() - failed.len(),
-        ranks.len()
-    );
-    let rows: Vec<Vec<String>> = failed
+    let well = ranks.iter().filter(|rank| rank.code == Some(0)).count();
+    let _ =
+        writeln!(out, "<h2>Exit codes</h2>\n<p>{well} of {} recorded ranks ended with 0.</p>", ranks.len());
+    // Of many ranks the first rows alone are shown: those that failed.
+    let mut sorted: Vec<&RankEnd> = ranks.iter().collect();
+    sorted.sort_by_key(|rank| (rank.code == Some(0), rank.stopped, rank.rank));
+    let rows: Vec<Vec<String>> = sorted
         .iter()
         .map(|rank| {
-            let how = match (rank.code, &rank.signal_name) {
-                (Some(code), _) => format!("exit code {code}"),
-                (None, Some(signal)) => format!("killed by {signal}"),
-                (None, None) => "killed".to_owned(),
-            };
+            let class = if rank.code == Some(0) { "good" } else { "bad" };
             let by = if rank.stopped { "stopped after another's failure" } else { "by itself" };
             vec![
+                rank.node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
                 rank.rank.to_string(),
                 escape(&rank.host),
-                escape(&how),
+                marked(class, &ended(rank)),
                 by.to_owned(),
                 format!("{:.1} s", rank.seconds),
             ]
         })
         .collect();
-    if !rows.is_empty() {
-        table(out, &["rank", "host", "ended with", "how", "after"], &rows);
-    }
+    table(out, &["node", "rank", "host", "ended with", "how", "after"], &rows);
 }
 
 fn missing(out: &mut String, outcome: &Outcome) {

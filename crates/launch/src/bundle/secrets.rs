@@ -1,5 +1,7 @@
 //! Secrets, kept out of everything that is written.
 
+use std::path::Path;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -70,7 +72,7 @@ impl Secrets {
 
     /// A file without secrets: JSON by its keys, text by its lines, anything else as it is unless a value stands in it.
     pub fn file(&self, name: &str, bytes: &[u8]) -> Vec<u8> {
-        if name.ends_with(".json")
+        if Path::new(name).extension().is_some_and(|kind| kind == "json")
             && let Ok(mut value) = serde_json::from_slice::<serde_json::Value>(bytes)
         {
             let before = value.clone();

@@ -17,6 +17,9 @@ use crate::run::{self, Run};
 /// Events that are kept: states of a day.
 const EVENTS: usize = 10_000;
 
+/// No launch takes longer, whatever `run.json` says: clocks end as well.
+const LONGEST: Duration = Duration::from_hours(7 * 24);
+
 /// What is launched.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
@@ -74,7 +77,11 @@ pub fn read(folder: &Path) -> Result<Run, DriveError> {
         }
         None => return Err(refused(format!("it has no schema; wanted {}", run::SCHEMA))),
     }
-    serde_json::from_value(value).map_err(|error| refused(format!("no resolved run: {error}")))
+    let run: Run =
+        serde_json::from_value(value).map_err(|error| refused(format!("no resolved run: {error}")))?;
+    // The file may have been edited: what a description may not say, it may not say either.
+    run.sound().map_err(|error| refused(error.to_string()))?;
+    Ok(run)
 }
 
 /// Launches, and comes back when the system is clean again.
@@ -97,14 +104,17 @@ pub fn run(
     }
     let mut bundle = Bundle::create(plan.run, plan.folder, plan.bundle)?;
     let started = SystemTime::now();
-    let until = Instant::now() + plan.timeout;
+    let until = Instant::now() + plan.timeout.min(LONGEST);
     let mut end = go(system, &mut seen, stop, until);
     let hosts = system.nodes();
     collect(system, &mut bundle, &mut seen, stop);
     let cleaned = clean(system, plan, &mut seen);
+    if cleaned == Some(true) && !stop.hurried() {
+        system.tidy(&mut seen);
+    }
     records(&bundle, &mut end);
     let mut launch = Finish { plan, started, hosts, cleaned, end };
-    launch.finish(bundle, seen, stop)
+    Ok(launch.finish(bundle, seen, stop))
 }
 
 /// How a run came to its end, with the exit code where that is decided already.
@@ -192,6 +202,11 @@ fn records(bundle: &Bundle, ended: &mut Ended) {
             }
             end.code = code.or(end.code);
         }
+        // Exit code 124 of a rank is that of its own wait for another rank, and not the run's time.
+        "deadline" if code == Some(124) => {
+            *end = End { kind: "failed".to_owned(), reason: words, code };
+            ended.code = Some(1);
+        }
         _ => {}
     }
 }
@@ -206,12 +221,7 @@ struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    fn finish(
-        &mut self,
-        mut bundle: Bundle,
-        mut seen: Seen<'_>,
-        stop: &dyn Stop,
-    ) -> Result<Launched, DriveError> {
+    fn finish(&mut self, mut bundle: Bundle, mut seen: Seen<'_>, stop: &dyn Stop) -> Launched {
         let run = self.plan.run;
         let mut code = self.end.code;
         let analysis = if stop.hurried() {
@@ -237,7 +247,7 @@ impl Finish<'_> {
             ending: End { reason: bundle.clean(&end.reason), ..end.clone() },
             exit_code: code,
             cleaned: self.cleaned,
-            hosts: self.hosts.clone(),
+            hosts: self.hosts(&bundle),
             events: events.collect(),
             ..Outcome::of(run, &bundle, &analysis)
         };
@@ -247,7 +257,16 @@ impl Finish<'_> {
             code = if code == 0 { error.exit_code() } else { code };
         }
         let folder = bundle.folder().to_owned();
-        Ok(Launched { code, bundle: Some(folder), outcome: Outcome { exit_code: code, ..outcome }, analysis })
+        Launched { code, bundle: Some(folder), outcome: Outcome { exit_code: code, ..outcome }, analysis }
+    }
+
+    /// Hosts as the system names them, or those on which its objects say that they were.
+    fn hosts(&self, bundle: &Bundle) -> Vec<String> {
+        if self.hosts.is_empty() {
+            outcome::placed(bundle).into_values().collect()
+        } else {
+            self.hosts.clone()
+        }
     }
 
     /// Says what a started run should have left.
@@ -283,6 +302,15 @@ fn write(bundle: &mut Bundle, outcome: &Outcome, analysis: &Analysis) -> Result<
     bundle.document("outcome.json", &(text + "\n"))
 }
 
+/// A state without the time for which it has lasted: `step a: 4 of 4 ranks run, 2 min 5 s` is shown again and again, and kept once.
+fn ageless(text: &str) -> &str {
+    let spoken = |age: &str| {
+        age.bytes().next().is_some_and(|first| first.is_ascii_digit())
+            && [" s", " min"].iter().any(|unit| age.ends_with(unit))
+    };
+    text.rsplit_once(", ").filter(|(_, age)| spoken(age)).map_or(text, |(state, _)| state)
+}
+
 /// Keeps what is shown, for the report.
 struct Seen<'a> {
     show: &'a mut dyn Show,
@@ -301,7 +329,7 @@ impl Show for Seen<'_> {
         };
         if let Some((kind, text)) = kept
             && self.events.len() < EVENTS
-            && self.events.last().is_none_or(|last| last.kind != kind || last.text != *text)
+            && self.events.last().is_none_or(|last| last.kind != kind || ageless(&last.text) != ageless(text))
         {
             // A tenth of a second is as exact as a poll is.
             let at_s = (self.begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
@@ -344,5 +372,17 @@ impl Collect for Hurried<'_> {
 
     fn missing(&mut self, what: &str, why: &str) {
         self.bundle.missing(what, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ageless;
+
+    #[test]
+    fn a_state_that_only_gets_older_is_one() {
+        assert_eq!(ageless("step a: 4 of 4 ranks run, 2 min 5 s"), "step a: 4 of 4 ranks run");
+        assert_eq!(ageless("step a: 4 of 4 ranks run, 1 h 5 min"), "step a: 4 of 4 ranks run");
+        assert_eq!(ageless("2 pods, 1 of 2 nodes"), "2 pods, 1 of 2 nodes");
     }
 }

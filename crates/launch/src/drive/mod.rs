@@ -161,6 +161,9 @@ pub trait System {
     /// # Errors
     /// When a file cannot be written. What the system does not give goes to [`Collect::missing`].
     fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError>;
+    /// Removes from the run's directory what this launch wrote there and [`System::collect`] has handed over; what was not taken whole stays.
+    /// Called after [`System::clean`], when nothing writes any more.
+    fn tidy(&mut self, _: &mut dyn Show) {}
     /// Removes everything of this run, by its label or id alone. Nothing left is a success.
     ///
     /// # Errors

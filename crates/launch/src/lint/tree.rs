@@ -302,7 +302,7 @@ mod tests {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..9 {
             let many = vec![format!("*a{}", n - 1); 10].join(", ");
-            bomb.push_str(&format!("a{n}: &a{n} [{many}]\n"));
+            bomb += &["a", &n.to_string(), ": &a", &n.to_string(), " [", &many, "]\n"].concat();
         }
         assert!(documents(&bomb).is_err());
         let error = documents("a: b\n  c: d\n").unwrap_err();

@@ -4,6 +4,7 @@ mod error;
 mod limits;
 mod place;
 mod settings;
+mod sound;
 mod steps;
 mod systems;
 
@@ -16,6 +17,7 @@ use crate::spec::{Benchmark, Contract, Engine, Preflight, Spec};
 
 pub use error::RunError;
 pub use place::{duration, quantity};
+pub use sound::PRESETS;
 pub use systems::{Hosts, Kubernetes, Slurm, Toleration};
 
 /// The name of the document's version.
@@ -209,9 +211,9 @@ impl Run {
         let profile = place::profile(spec, facts)?;
         let platform = platform::of(&profile.id);
         let fabric = spec.network.fabric.unwrap_or(platform.kind);
-        let nodes = place::count(spec.nodes.unwrap_or(2), "nodes", 4096)?;
+        let nodes = place::count(spec.nodes.unwrap_or(2), "nodes", place::NODES)?;
         let gpus = spec.gpus_per_node.or_else(|| place::gpus(facts)).unwrap_or(profile.gpus);
-        let gpus_per_node = place::count(gpus, "gpus_per_node", 64)?;
+        let gpus_per_node = place::count(gpus, "gpus_per_node", place::GPUS)?;
         let mut notes = Vec::new();
         let hcas = place::hcas(spec, &profile, facts, gpus_per_node, &mut notes)?;
         let image = systems::image(spec, &platform, target)?;
@@ -259,6 +261,7 @@ impl Run {
             }
             None => place::id(&run)?,
         };
+        run.sound()?;
         Ok(run)
     }
 }

@@ -11,6 +11,25 @@ use crate::spec::{Benchmark, Engine, Spec, nearest};
 /// A Job's pods are named `ID-INDEX-xxxxx` and host names end at 63 characters.
 const LONGEST_ID: usize = 45;
 
+/// Nodes and GPUs of a node that a run may have.
+pub(super) const NODES: u32 = 4096;
+pub(super) const GPUS: u32 = 64;
+
+/// The longest run, in seconds.
+const LONGEST_S: u64 = 7 * 86_400;
+
+/// Sees that a time limit is one.
+pub(super) fn seconds(seconds: u64) -> Result<u64, RunError> {
+    if (1..=LONGEST_S).contains(&seconds) {
+        return Ok(seconds);
+    }
+    Err(RunError::Value {
+        key: "timeout".to_owned(),
+        given: format!("{seconds} s"),
+        reason: "wanted 1 s to 7 days".to_owned(),
+    })
+}
+
 /// Sees that `name` can begin a Kubernetes object's name.
 pub(super) fn name(name: &str, key: &str) -> Result<(), RunError> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -66,7 +85,7 @@ pub fn duration(text: &str) -> Result<u64, RunError> {
         _ => return Err(wrong()),
     };
     let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(factor).filter(|seconds| (1..=7 * 86_400).contains(seconds)).ok_or_else(wrong)
+    number.checked_mul(factor).filter(|seconds| (1..=LONGEST_S).contains(seconds)).ok_or_else(wrong)
 }
 
 /// Bytes of a Kubernetes quantity of memory: `900Gi`, `32000Mi`, `1T`, `1000000`.
@@ -107,7 +126,7 @@ pub(super) fn profile(spec: &Spec, facts: Option<&Facts>) -> Result<Profile, Run
                 given: name.clone(),
                 nearest: nearest(name, &profile_ids()),
                 known: profile_ids(),
-                otherwise: "; or run `expertrail facts --json node.json` on a node and give --facts node.json, or the path of a \
+                otherwise: "; or run `expertrail facts -o node.json` on a node and give --facts node.json, or the path of a \
                             profile's JSON file"
                     .to_owned(),
             },
@@ -123,7 +142,7 @@ pub(super) fn profile(spec: &Spec, facts: Option<&Facts>) -> Result<Profile, Run
     Err(RunError::Missing {
         key: "profile".to_owned(),
         reason: format!(
-            "it decides image, NICs and memory: one of {}; or give the facts of a node with --facts (made there by `expertrail facts \
+            "it decides image, NICs and memory: one of {}; or give the facts of a node with --facts (made there by `expertrail facts -o \
              --json node.json`)",
             profile_ids().join(", ")
         ),

@@ -1,8 +1,8 @@
 //! What is started.
 
-use super::{Run, RunError, Step};
+use super::{PRESETS, Run, RunError, Step};
 use crate::platform::Fabric;
-use crate::spec::{Benchmark, Contract, DeepepDriver, Engine, Spec, Workload};
+use crate::spec::{Benchmark, Contract, DeepepDriver, Engine, Spec, Workload, nearest};
 
 /// The benchmarks, refused where they cannot run on so many nodes.
 pub(super) fn benchmarks(spec: &Spec, nodes: u32) -> Result<Vec<Benchmark>, RunError> {
@@ -50,10 +50,53 @@ pub(super) fn benchmarks(spec: &Spec, nodes: u32) -> Result<Vec<Benchmark>, RunE
     Ok(given)
 }
 
+/// Sizes that no benchmark has.
+fn sizes_are_sound(workload: &Workload) -> Result<(), RunError> {
+    let wrong = |key: &str, given: &str, reason: &str| RunError::Value {
+        key: format!("workload.{key}"),
+        given: given.to_owned(),
+        reason: reason.to_owned(),
+    };
+    for (key, given) in [
+        ("hidden", workload.hidden),
+        ("top_k", workload.top_k),
+        ("experts", workload.experts),
+        ("sms", workload.sms),
+        ("iters", workload.iters),
+        ("tokens", workload.tokens),
+    ] {
+        if given == Some(0) {
+            return Err(wrong(key, "0", "wanted at least 1"));
+        }
+    }
+    let experts = workload.experts.unwrap_or(u32::MAX);
+    if let Some(top_k) = workload.top_k.filter(|top_k| *top_k > experts.min(32)) {
+        return Err(wrong(
+            "top_k",
+            &top_k.to_string(),
+            "wanted at most 32, and no more than there are experts",
+        ));
+    }
+    if let Some(sms) = workload.sms.filter(|sms| *sms > 160) {
+        return Err(wrong("sms", &sms.to_string(), "no GPU that these benchmarks run on has more than 160"));
+    }
+    if let Some(preset) = workload.preset.as_ref().filter(|preset| !PRESETS.contains(&preset.as_str())) {
+        return Err(RunError::Unknown {
+            what: "preset",
+            given: preset.clone(),
+            nearest: nearest(preset, &PRESETS),
+            known: PRESETS.map(str::to_owned).to_vec(),
+            otherwise: String::new(),
+        });
+    }
+    Ok(())
+}
+
 /// Fills in the steps.
 pub(super) fn fill(run: &mut Run, spec: &Spec) -> Result<(), RunError> {
+    sizes_are_sound(&spec.workload)?;
     run.steps = match spec.engine {
-        Engine::Expertrail => vec![expertrail(spec)],
+        Engine::Expertrail => vec![expertrail(run, spec)],
         Engine::Command => vec![command(run, spec)?],
         Engine::Deepep => match spec.deepep.driver {
             DeepepDriver::Own => vec![own(run, &spec.workload)],
@@ -85,9 +128,14 @@ fn sizes<const N: usize>(names: [(&str, Option<u32>); N]) -> Vec<String> {
         .collect()
 }
 
-fn expertrail(spec: &Spec) -> Step {
+fn expertrail(run: &Run, spec: &Spec) -> Step {
     let workload = &spec.workload;
-    let mut argv = words(["{expertrail}", "bench", "--launched", "--scope", "node", "--preset"]);
+    let mut argv = words(["{expertrail}", "bench", "--launched", "--scope", "node"]);
+    // Nodes with GPUs are asked for them: left to itself the benchmark would pass on CPUs where the GPUs are gone.
+    if run.platform.gpu.is_some() && spec.kubernetes.gpu_resource.as_deref() != Some("") {
+        argv.extend(words(["--backend", "cuda"]));
+    }
+    argv.push("--preset".to_owned());
     argv.push(workload.preset.clone().unwrap_or_else(|| "guide-intranode".to_owned()));
     argv.extend(sizes([
         ("--tokens", workload.tokens),

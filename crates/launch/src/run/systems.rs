@@ -144,7 +144,8 @@ pub(super) fn image(spec: &Spec, platform: &Platform, target: Target) -> Result<
         };
         return Err(RunError::Missing { key: "image".to_owned(), reason: reason.to_owned() });
     };
-    if image.is_empty() || image.contains(char::is_whitespace) {
+    let fits_a_reference = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    if !image.starts_with(|c: char| c.is_ascii_alphanumeric()) || !image.chars().all(fits_a_reference) {
         let reason = "wanted a reference as registry/repository/image:tag".to_owned();
         return Err(RunError::Value { key: "image".to_owned(), given: format!("{image:?}"), reason });
     }
@@ -218,7 +219,7 @@ pub(super) fn kubernetes(
     }
     place::name(&namespace, "kubernetes.namespace")?;
     let mut node_selector = given.node_selector.clone();
-    if let (Some(instance), Target::Mpijob) = (&platform.instance_type, target) {
+    if let (Some(instance), Target::Mpijob | Target::K8sJob) = (&platform.instance_type, target) {
         node_selector
             .entry("node.kubernetes.io/instance-type".to_owned())
             .or_insert_with(|| instance.clone());
@@ -382,11 +383,13 @@ pub(super) fn hosts(spec: &Spec, target: Target, nodes: u32) -> Result<Hosts, Ru
         let reason = "wanted a host's name or address".to_owned();
         return Err(RunError::Value { key: "hosts.names".to_owned(), given: format!("{bad:?}"), reason });
     }
-    let placeholders = given.names.is_empty();
-    let names = if placeholders {
-        (0..nodes).map(|node| format!("HOST{node}")).collect()
-    } else {
-        given.names.clone()
+    // One node is this one, unless somebody says otherwise.
+    let here = given.names.is_empty() && nodes == 1;
+    let placeholders = given.names.is_empty() && !here;
+    let names = match (here, placeholders) {
+        (true, _) => vec!["localhost".to_owned()],
+        (_, true) => (0..nodes).map(|node| format!("HOST{node}")).collect(),
+        _ => given.names.clone(),
     };
     Ok(Hosts {
         names,
@@ -443,9 +446,14 @@ pub(super) fn memory(run: &mut Run, spec: &Spec, facts: Option<&Facts>) -> Resul
             kubernetes.memory_limit.as_deref().unwrap_or_default()
         )));
     }
+    // Of the providers' own values (both of AWS's examples) there is nothing to change.
+    let given = spec.kubernetes.shm.is_some()
+        || spec.kubernetes.memory_limit.is_some()
+        || spec.kubernetes.memory.is_some();
     if let Some(limit) = limit
         && shm > limit
         && cluster
+        && given
     {
         run.notes.push(format!(
             "/dev/shm of {} is above the memory limit {}: what lies in /dev/shm counts as the pod's memory, so it ends at the limit",

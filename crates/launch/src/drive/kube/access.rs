@@ -12,7 +12,9 @@ use crate::spec::Binary;
 const NAME: &str = "expertrail-launch";
 
 /// What runs need beyond what all need.
+#[allow(clippy::struct_excessive_bools)] // each is a group of rights of its own
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is independent of the others
 pub struct Uses {
     /// `MPIJob`s.
     pub mpi: bool,
@@ -63,10 +65,14 @@ fn wanted(uses: Uses) -> Vec<Wanted> {
         ("", "configmaps", true),
     ] {
         if wanted {
-            make.iter().for_each(|verb| must(right(verb, group, resource)));
+            for verb in make {
+                must(right(verb, group, resource));
+            }
         }
     }
-    ["get", "list", "delete"].iter().for_each(|verb| must(right(verb, "", "pods")));
+    for verb in ["get", "list", "delete"] {
+        must(right(verb, "", "pods"));
+    }
     must(Right { subresource: "log", ..right("get", "", "pods") });
     if uses.copies {
         must(Right { subresource: "exec", ..right("create", "", "pods") });

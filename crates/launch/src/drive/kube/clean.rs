@@ -14,7 +14,7 @@ pub(super) const KINDS: [&str; 6] =
     ["mpijobs.kubeflow.org", "jobs.batch", "daemonsets.apps", "pods", "services", "configmaps"];
 
 /// How long objects may take to go: a pod has 30 s to end by itself.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -132,7 +132,8 @@ pub(super) fn remove(site: &Site<'_>, id: &str, show: &mut dyn Show) -> Result<(
             &format!("it cannot be seen whether {kind} are left: {}", refusal.message),
         ));
     }
-    namespace(site, id, show)
+    namespace(site, id, show);
+    Ok(())
 }
 
 fn count(number: usize) -> String {
@@ -148,28 +149,28 @@ fn stays(site: &Site<'_>, id: &str, why: &str) -> DriveError {
 }
 
 /// Removes the namespace, if this run made it and nothing else is in it.
-fn namespace(site: &Site<'_>, id: &str, show: &mut dyn Show) -> Result<(), DriveError> {
+fn namespace(site: &Site<'_>, id: &str, show: &mut dyn Show) {
     let name = &site.namespace;
     let value = match site.client.json(&["get", "namespace", name, "-o", "json"]) {
         Ok(value) => value,
-        Err(refusal) if refusal.absent() => return Ok(()),
+        Err(refusal) if refusal.absent() => return,
         Err(refusal) => {
             show.show(Event::Warning(format!("namespace {name} stays: {}", refusal.message)));
-            return Ok(());
+            return;
         }
     };
     let label = |key: &str| value["metadata"]["labels"][key].as_str();
     if label(MANAGED.0) != Some(MANAGED.1) || label(RUN_LABEL) != Some(id) {
-        return Ok(());
+        return;
     }
     if value["status"]["phase"].as_str() == Some("Terminating") {
-        return Ok(());
+        return;
     }
     match content(site, id) {
         Ok(None) => {}
         Ok(Some(what)) => {
             show.show(Event::Step(format!("namespace {name} stays: {what} is in it")));
-            return Ok(());
+            return;
         }
         Err((kind, refusal)) => {
             let said = refusal.message;
@@ -177,7 +178,7 @@ fn namespace(site: &Site<'_>, id: &str, show: &mut dyn Show) -> Result<(), Drive
                 "namespace {name} stays: it cannot be seen whether {kind} are in it ({said}); if it is empty: `{}`",
                 site.client.typed(&format!("delete namespace {name}"))
             )));
-            return Ok(());
+            return;
         }
     }
     show.show(Event::Step(format!("removing namespace {name}, which this run made and nothing else uses")));
@@ -185,7 +186,6 @@ fn namespace(site: &Site<'_>, id: &str, show: &mut dyn Show) -> Result<(), Drive
     if let Err(refusal) = gone {
         show.show(Event::Warning(format!("namespace {name} stays: {}", refusal.message)));
     }
-    Ok(())
 }
 
 /// The first thing in the namespace that the cluster did not put there itself.

@@ -65,12 +65,11 @@ impl Follower {
             self.newest = self.newest.max(Some(at));
             let key = hash(line);
             stamped.push((at, key));
-            match before.get_mut(&key).filter(|count| **count > 0) {
-                Some(count) => *count -= 1,
-                None => {
-                    self.keep(line);
-                    new.push(rest.trim_end_matches('\r').to_owned());
-                }
+            if let Some(count) = before.get_mut(&key).filter(|count| **count > 0) {
+                *count -= 1;
+            } else {
+                self.keep(line);
+                new.push(rest.trim_end_matches('\r').to_owned());
             }
         }
         let from = self.newest.unwrap_or(0).saturating_sub(OVERLAP);

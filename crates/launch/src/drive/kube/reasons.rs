@@ -292,7 +292,7 @@ pub(super) fn ended(end: &End) -> String {
         (_, 0) => "ended with exit code 0".to_owned(),
         (_, 137) => format!("was killed (exit code 137, SIGKILL){message}"),
         (_, 143) => format!("was told to stop (exit code 143, SIGTERM){message}"),
-        (reason, code) if matches!(reason, "" | "Error" | "Completed") => {
+        ("" | "Error" | "Completed", code) => {
             format!("ended with exit code {code}{message}")
         }
         (reason, code) => format!("ended with exit code {code} ({}){message}", clean(reason)),

@@ -25,7 +25,7 @@ const LOGS: usize = 16;
 const REPEAT: Duration = Duration::from_secs(30);
 
 /// The longest that a part of a log may take to come.
-const LOG: Duration = Duration::from_secs(60);
+const LOG: Duration = Duration::from_mins(1);
 
 /// Failed copies of the binary into one pod before the run is given up.
 const COPIES: u32 = 5;
@@ -297,7 +297,7 @@ impl Watch {
         let late = self.hopeless(task, &views, now);
         if wanted > 0 && have >= wanted {
             show.show(Event::Step(format!("the image is on {have} nodes")));
-            self.unpull(task)?;
+            unpull(task)?;
             let first: Vec<_> = super::KubeSystem::first(task.manifest);
             show.show(Event::Step(format!("applying {}", super::titles(&first))));
             apply::apply(task.site, &first)?;
@@ -323,21 +323,6 @@ impl Watch {
         };
         self.tell(&parts, now, show);
         Ok(None)
-    }
-
-    fn unpull(&self, task: &Task<'_>) -> Result<(), DriveError> {
-        let label = format!("{RUN_LABEL}={}", task.run.id);
-        let args = [
-            "delete",
-            "daemonsets",
-            "-n",
-            &task.site.namespace,
-            "-l",
-            &label,
-            "--wait=false",
-            "--ignore-not-found",
-        ];
-        task.site.done(task.site.client.raw(&args)).map(|_| ())
     }
 
     /// Hands the binary to pods that wait for it.
@@ -472,6 +457,22 @@ impl Watch {
     pub(super) fn state(&self) -> &str {
         &self.state
     }
+}
+
+/// Removes the pods that only pulled.
+fn unpull(task: &Task<'_>) -> Result<(), DriveError> {
+    let label = format!("{RUN_LABEL}={}", task.run.id);
+    let args = [
+        "delete",
+        "daemonsets",
+        "-n",
+        &task.site.namespace,
+        "-l",
+        &label,
+        "--wait=false",
+        "--ignore-not-found",
+    ];
+    task.site.done(task.site.client.raw(&args)).map(|_| ())
 }
 
 /// Whether it is the pod whose log a person sees: rank 0's, or the launcher's.

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::command::{Answer, Call, Programs};
+use super::files::{Taken, remove};
 use super::follow::Follower;
 use super::{Collect, DriveError, Ending, Event, Show, Stop, System};
-use crate::bundle::clock::span;
+use crate::bundle::clock::{count, span};
 use crate::bundle::launch_files;
 use crate::run::Run;
 use job::{Job, Phase};
@@ -41,6 +42,8 @@ pub struct Slurm<'a> {
     job: Option<String>,
     nodes: Vec<String>,
     follower: Follower,
+    /// Files of the job that were handed over whole.
+    taken: Vec<Taken>,
     /// How long a job waits for nodes that are down or drained before it counts as one that never starts.
     pub patience: Duration,
 }
@@ -57,6 +60,7 @@ impl<'a> Slurm<'a> {
             job: None,
             nodes: Vec::new(),
             follower: Follower::default(),
+            taken: Vec::new(),
             patience: Duration::from_mins(2),
         }
     }
@@ -207,14 +211,21 @@ impl<'a> Slurm<'a> {
         self.answer("sinfo", &args).map(|text| reason::bad(&text)).unwrap_or_default()
     }
 
-    /// Shows what rank 0 of each step and the batch script wrote.
-    fn follow(&mut self, id: &str, show: &mut dyn Show) {
-        self.follower.read(&self.folder.join(format!("{}-{id}.log", self.run.id)), show);
+    /// Shows what rank 0 of each step and the batch script wrote. While the job runs, the script's heading of a step comes before the step;
+    /// at the end its last lines come after what rank 0 said last.
+    fn follow(&mut self, id: &str, ended: bool, show: &mut dyn Show) {
+        let batch = self.folder.join(format!("{}-{id}.log", self.run.id));
+        if !ended {
+            self.follower.read(&batch, show);
+        }
         for step in &self.run.steps {
             for mark in ["rank", "node"] {
                 let log = format!("job-{id}/logs/{}-{mark}0.log", step.name);
                 self.follower.read(&self.folder.join(log), show);
             }
+        }
+        if ended {
+            self.follower.read(&batch, show);
         }
     }
 
@@ -228,10 +239,10 @@ impl<'a> Slurm<'a> {
                 Some(job) if job.phase() != Phase::Ended => {}
                 _ => break,
             }
-            self.follow(id, show);
+            self.follow(id, false, show);
             std::thread::sleep(EVERY.min(Duration::from_millis(500)));
         }
-        self.follow(id, show);
+        self.follow(id, true, show);
         self.follower.finish(show);
         Ok(())
     }
@@ -264,10 +275,10 @@ impl System for Slurm<'_> {
         let mut lines = vec![
             format!("Slurm cluster {cluster} ({version}), user {}", self.user()?),
             format!(
-                "one job {}: {} nodes of {} ranks, partition {}, at most {}",
+                "one job {}: {} of {}, partition {}, at most {}",
                 self.run.id,
-                self.run.nodes,
-                self.run.gpus_per_node,
+                count(self.run.nodes, "node"),
+                count(self.run.gpus_per_node, "rank"),
                 slurm.partition.as_deref().unwrap_or("of the default"),
                 span(self.run.timeout_s)
             ),
@@ -325,7 +336,12 @@ impl System for Slurm<'_> {
                 self.bad_nodes(&Job { partition: self.run.slurm.partition.clone(), ..Job::default() });
             let nodes =
                 if nodes.is_empty() { String::new() } else { format!(" ({})", reason::names(&nodes)) };
-            return Err(DriveError::Refused(format!("Slurm refuses the job: {}{nodes}", answer.complaint())));
+            let complaint = answer.complaint();
+            let step = match reason::refusal(&complaint) {
+                "" => String::new(),
+                step => format!(". Next: {step}"),
+            };
+            return Err(DriveError::Refused(format!("Slurm refuses the job: {complaint}{nodes}{step}")));
         }
         // `123` or `123;cluster`; a site's own words may stand on lines before.
         let id = answer.stdout.lines().rev().find_map(|line| {
@@ -370,7 +386,7 @@ impl System for Slurm<'_> {
                 }
             };
             heard = Instant::now();
-            self.follow(&id, show);
+            self.follow(&id, job.phase() == Phase::Ended, show);
             if !job.nodes.is_empty() {
                 self.nodes = self.names(&job.nodes);
             }
@@ -412,7 +428,7 @@ impl System for Slurm<'_> {
 
     fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError> {
         let Some(id) = self.job.clone() else { return Ok(()) };
-        collect::files(&self.folder, &self.run.id, &id, to)?;
+        self.taken = collect::files(&self.folder, &self.run.id, &id, to)?;
         let format =
             "--format=JobID,JobName,State,ExitCode,DerivedExitCode,Elapsed,Start,End,NodeList,Reason,MaxRSS";
         let calls: [(&str, &str, Vec<&str>); 3] = [
@@ -427,6 +443,12 @@ impl System for Slurm<'_> {
             }
         }
         Ok(())
+    }
+
+    fn tidy(&mut self, show: &mut dyn Show) {
+        let Some(id) = &self.job else { return };
+        let folder = self.folder.join(format!("job-{id}"));
+        remove(&std::mem::take(&mut self.taken), &folder, show);
     }
 
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {

@@ -65,6 +65,37 @@ pub(super) fn names(nodes: &[Node]) -> String {
     text
 }
 
+/// What to do about a job that `sbatch` does not take; empty where its own words say it all.
+pub(super) fn refusal(complaint: &str) -> &'static str {
+    let steps = [
+        (
+            "Invalid generic resource (gres) specification",
+            "the cluster, or this partition, does not count GPUs: set slurm.request_gpus = false and render again, or choose another \
+             slurm.partition (`sinfo --format=%P_%G` lists what is counted where)",
+        ),
+        (
+            "equested node configuration is not available",
+            "no node of the partition has so many GPUs or CPUs: compare gpus_per_node with `sinfo --Node --long`, or choose another slurm.partition",
+        ),
+        ("nvalid partition", "slurm.partition names none of this cluster: `sinfo --summarize` lists them"),
+        ("nvalid account", "set slurm.account to one of `sacctmgr show associations user=$USER`"),
+        ("nvalid qos", "set slurm.qos to one of `sacctmgr show associations user=$USER format=account,qos`"),
+        (
+            "equested time limit is invalid",
+            "make timeout shorter, or choose a slurm.partition with a longer limit",
+        ),
+        (
+            "ode count specification invalid",
+            "the partition does not allow so many nodes: change nodes or slurm.partition",
+        ),
+        (
+            "nvalid feature specification",
+            "no node has slurm.constraint: `sinfo --format=%N_%f` lists what nodes have",
+        ),
+    ];
+    steps.iter().find(|(words, _)| complaint.contains(words)).map_or("", |(_, step)| step)
+}
+
 /// Whether a job that waits for `reason` will start.
 pub(super) fn hope(reason: &str) -> Hope {
     let plain = reason.replace('_', " ");
@@ -72,6 +103,7 @@ pub(super) fn hope(reason: &str) -> Hope {
     // Slurm leaves such jobs in the queue for good.
     let never = [
         "BadConstraints",
+        "PartitionConfig",
         "PartitionNodeLimit",
         "PartitionTimeLimit",
         "PartitionInactive",
@@ -117,6 +149,9 @@ pub(super) fn words(reason: &str, nodes: &[Node]) -> String {
         "PartitionTimeLimit" => {
             "its time limit is above the partition's: make timeout shorter, or change slurm.partition"
         }
+        "PartitionConfig" => {
+            "the partition does not allow what it asks for: compare `scontrol show partition` with nodes and timeout, or change slurm.partition"
+        }
         "BadConstraints" => {
             "no node has what it asks for: look at slurm.constraint, slurm.nodelist and the GPUs of a node"
         }
@@ -131,7 +166,12 @@ pub(super) fn words(reason: &str, nodes: &[Node]) -> String {
         _ if hope(reason) == Hope::NodesDown => "nodes that it needs are down, drained or reserved",
         _ => "",
     };
-    let mut text = if said.is_empty() { plain } else { format!("{said} [{plain}]") };
+    let mut text = match (said, plain.as_str()) {
+        ("", _) => plain,
+        // Slurm gives no word then.
+        (said, "" | "None") => said.to_owned(),
+        (said, plain) => format!("{said} [{plain}]"),
+    };
     if !nodes.is_empty() {
         let _ = write!(text, "; {}", names(nodes));
     }
@@ -171,5 +211,16 @@ mod tests {
         );
         assert!(words("PartitionTimeLimit", &[]).contains("make timeout shorter"));
         assert_eq!(words("SomethingNew_here", &[]), "SomethingNew here");
+    }
+    #[test]
+    fn refusals_have_a_next_step_and_no_word_is_no_bracket() {
+        let said =
+            "sbatch: error: Batch job submission failed: Invalid generic resource (gres) specification";
+        assert!(refusal(said).contains("slurm.request_gpus = false"));
+        assert_eq!(refusal("sbatch: error: Unable to contact slurm controller"), "");
+        assert_eq!(words("", &[]), "Slurm has not looked at it yet");
+        assert_eq!(words("None", &[]), "Slurm has not looked at it yet");
+        assert!(words("PartitionConfig", &[]).starts_with("the partition does not allow what it asks for"));
+        assert_eq!(hope("PartitionConfig"), Hope::None);
     }
 }

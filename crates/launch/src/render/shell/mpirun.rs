@@ -20,8 +20,8 @@ fn readme(run: &Run) -> String {
     format!(
         "1. Put this directory at the same path on all hosts, best on a shared file system: what ranks leave (exit codes, facts, findings) is\n   \
          written on their own host.\n2. See that `{}` is on every host (hosts.binary), and that `ssh HOST true` asks for nothing.\n3. Hosts are in \
-         `{HOSTFILE}`, the first has rank 0.\n\nStart      ./{}\nStop       Ctrl-C\nAfterwards expertrail diagnose out-*/logs     where it failed\n           \
-         expertrail judge out-*/result-*.json   where it passed\n\nOr all of it at once: expertrail launch .\n",
+         `{HOSTFILE}`, the first has rank 0.\n\nStart      ./{}\nStop       Ctrl-C\nAfterwards expertrail diagnose OUT/logs       where it failed (OUT: the directory that it named at the end)\n           \
+         expertrail judge OUT/result-*.json   where it passed\n\nOr all of it at once: expertrail launch .\n",
         run.hosts.binary,
         super::MPIRUN
     )
@@ -64,11 +64,11 @@ echo "run $run_id on ${{hosts[*]}}, rendezvous $MASTER_ADDR, port {ports}, outpu
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
 mpi=({program} --hostfile "$dir/{HOSTFILE}" --bind-to none --tag-output -x PATH)
-[ -z "${{LD_LIBRARY_PATH:-}}" ] || mpi+=(-x LD_LIBRARY_PATH)
-# Open MPI refuses root unless asked.
+{image}# Open MPI refuses root unless asked.
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 "#,
         ports = run.ports(),
+        image = inherited(run),
     );
     for setting in &run.env {
         let pair = quote(&format!("{}={}", setting.name, setting.value));
@@ -81,6 +81,12 @@ mpi=({program} --hostfile "$dir/{HOSTFILE}" --bind-to none --tag-output -x PATH)
     text.push('\n');
     text.push_str(&script::kept(run, ""));
     text
+}
+
+/// Lines that hand on what this shell has and the run does not set: `mpirun` would complain about one that is not set.
+fn inherited(run: &Run) -> String {
+    let names = ["LD_LIBRARY_PATH", "LD_PRELOAD"].into_iter().filter(|name| run.variable(name).is_none());
+    names.map(|name| format!("[ -z \"${{{name}:-}}\" ] || mpi+=(-x {name})\n")).collect()
 }
 
 fn preflight(run: &Run) -> String {

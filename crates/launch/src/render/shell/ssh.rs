@@ -31,7 +31,7 @@ fn readme(run: &Run) -> String {
          host. `./{0} --copy` makes the directory and copies them there, with the expertrail of this host (or $EXPERTRAIL_BINARY), and uses that \
          one; without --copy they must be there, and `{1}` (hosts.binary) too.\n\nStart      ./{0} [--copy]\nStop       Ctrl-C: the workers on all \
          hosts are told to stop\nOutputs    out-TIME/logs/STEP-nodeN.log, with all files of the node in it (lines beginning ::expertrail-file)\n\
-         Afterwards expertrail diagnose out-*/logs     where it failed\n\nOr all of it at once: expertrail launch .\n",
+         Afterwards expertrail diagnose OUT/logs       where it failed (OUT: the directory that it named at the end)\n\nOr all of it at once: expertrail launch .\n",
         super::SSH,
         run.hosts.binary
     )
@@ -101,6 +101,8 @@ fn node(run: &Run) -> String {
         "set -u\nstep=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6\n\
          cd \"$files\" && mkdir -p \"$out\" || { echo \"expertrail: no $files on $(hostname): ssh.sh --copy makes it\" >&2; exit 4; }\n\
          command -v \"$binary\" >/dev/null || { echo \"expertrail: no $binary on $(hostname): ssh.sh --copy brings it, or set hosts.binary to its path\" >&2; exit 4; }\n\
+         # By this the processes of one start are told from those of another.\n\
+         export EXPERTRAIL_OUT=\"$out\"\n\
          # ssh.sh stops the worker by this number: the shell becomes the worker.\n\
          echo \"$$\" >\"$out/worker-$node.pid\"\n\n",
     );

@@ -13,12 +13,15 @@ fail() {
 
 pid='' stopped=0 first=0 summary=()
 stop() {
+    # What runs first: words may go to a reader that is gone.
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
     stopped=130
     [ "$SECONDS" -lt 1200 ] || stopped=124
     echo "expertrail: told to stop after $SECONDS s; stopping what runs" >&2
-    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
 }
-trap stop TERM INT
+trap stop TERM INT HUP
+# Not ignored but caught: what this starts gets the signal as usual.
+trap : PIPE
 
 # step NAME COMMAND...: runs one command to its end and keeps its exit code. In the background, because a shell acts on a signal only
 # between commands.
@@ -37,6 +40,8 @@ step() {
         code=$?
     done
     pid=''
+    # Ranks that were stopped at the time limit have codes of their own, and those say nothing.
+    [ "$code" = 0 ] || [ "$SECONDS" -lt 1200 ] || [ "$stopped" != 0 ] || stopped=124
     summary+=("step $name: exit code $code after $((SECONDS - started)) s")
     [ "$first" != 0 ] || first=$code
     return "$code"
@@ -104,6 +109,7 @@ echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400 to 29402, 
 # process.
 mpi=(mpirun --hostfile "$dir/hostfile" --bind-to none --tag-output -x PATH)
 [ -z "${LD_LIBRARY_PATH:-}" ] || mpi+=(-x LD_LIBRARY_PATH)
+[ -z "${LD_PRELOAD:-}" ] || mpi+=(-x LD_PRELOAD)
 # Open MPI refuses root unless asked.
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 mpi+=(-x FI_PROVIDER=efa) # libfabric's provider
@@ -131,7 +137,7 @@ step preflight kept preflight "${mpi[@]}" -np 2 --map-by ppr:1:node \
 [ "$first" = 0 ] || echo "the preflight itself ended with exit code $first: the run goes on"
 first=0
 
-# intranode: one process on each of 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
+# intranode: one process on 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
 ranks intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
     "$binary" worker rank \
     --run-id bringup \

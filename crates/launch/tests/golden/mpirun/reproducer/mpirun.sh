@@ -13,12 +13,15 @@ fail() {
 
 pid='' stopped=0 first=0 summary=()
 stop() {
+    # What runs first: words may go to a reader that is gone.
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
     stopped=130
     [ "$SECONDS" -lt 1800 ] || stopped=124
     echo "expertrail: told to stop after $SECONDS s; stopping what runs" >&2
-    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
 }
-trap stop TERM INT
+trap stop TERM INT HUP
+# Not ignored but caught: what this starts gets the signal as usual.
+trap : PIPE
 
 # step NAME COMMAND...: runs one command to its end and keeps its exit code. In the background, because a shell acts on a signal only
 # between commands.
@@ -37,6 +40,8 @@ step() {
         code=$?
     done
     pid=''
+    # Ranks that were stopped at the time limit have codes of their own, and those say nothing.
+    [ "$code" = 0 ] || [ "$SECONDS" -lt 1800 ] || [ "$stopped" != 0 ] || stopped=124
     summary+=("step $name: exit code $code after $((SECONDS - started)) s")
     [ "$first" != 0 ] || first=$code
     return "$code"
@@ -103,6 +108,7 @@ echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR, port 29400, outputs i
 # process.
 mpi=(mpirun --hostfile "$dir/hostfile" --bind-to none --tag-output -x PATH)
 [ -z "${LD_LIBRARY_PATH:-}" ] || mpi+=(-x LD_LIBRARY_PATH)
+[ -z "${LD_PRELOAD:-}" ] || mpi+=(-x LD_PRELOAD)
 # Open MPI refuses root unless asked.
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 mpi+=(-x NVSHMEM_HCA_OFFSET=0) # GPU N uses mlx5_(N+0): profile or facts

@@ -7,6 +7,8 @@ set -u
 step=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6
 cd "$files" && mkdir -p "$out" || { echo "expertrail: no $files on $(hostname): ssh.sh --copy makes it" >&2; exit 4; }
 command -v "$binary" >/dev/null || { echo "expertrail: no $binary on $(hostname): ssh.sh --copy brings it, or set hosts.binary to its path" >&2; exit 4; }
+# By this the processes of one start are told from those of another.
+export EXPERTRAIL_OUT="$out"
 # ssh.sh stops the worker by this number: the shell becomes the worker.
 echo "$$" >"$out/worker-$node.pid"
 
@@ -36,7 +38,7 @@ intranode)
         --collect "$out"/result-intranode.json \
         --frames \
         --node-rank "$node" \
-        -- "$binary" bench --launched --scope node --preset guide-intranode --json "$out"/result-intranode.json
+        -- "$binary" bench --launched --scope node --backend cuda --preset guide-intranode --json "$out"/result-intranode.json
     ;;
 *)
     echo "expertrail: no step $step in this run" >&2
