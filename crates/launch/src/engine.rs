@@ -12,6 +12,9 @@ pub const DEEPEP_FILE: &str = "deepep_bench.py";
 /// Its text.
 pub const DEEPEP_TEXT: &str = include_str!("../assets/deepep_bench.py");
 
+/// The label of pods whose ranks talk within their node alone, and its value. Nothing else tells `lint` that such pods need no NIC.
+pub const SCOPE: (&str, &str) = ("expertrail.dev/scope", "node");
+
 /// A word of a shell line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
@@ -61,7 +64,8 @@ pub fn shell_long(words: &[Word], indent: &str) -> String {
 /// `text` as one word of a POSIX shell.
 pub fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+@%^".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
+    // `A==b` reads like a comparison that went wrong, and zsh looks for a program behind a `=`.
+    if !text.is_empty() && !text.starts_with('=') && text.chars().all(plain) {
         text.to_owned()
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
@@ -189,7 +193,18 @@ mod tests {
 
     #[test]
     fn words_come_out_of_a_shell_as_they_went_in() {
-        for text in ["plain", "two words", "it's", "$HOME", "a;b", "", "mlx5_1:1,mlx5_2:1", "{rank}", "*"] {
+        for text in [
+            "plain",
+            "two words",
+            "it's",
+            "$HOME",
+            "a;b",
+            "",
+            "mlx5_1:1,mlx5_2:1",
+            "=mlx5_1:1",
+            "{rank}",
+            "*",
+        ] {
             let out = std::process::Command::new("sh")
                 .args(["-c", &format!("printf %s {}", quote(text))])
                 .output()

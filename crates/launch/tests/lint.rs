@@ -349,7 +349,7 @@ fn interfaces_that_are_left_out_are_no_names() {
     assert!(of(&report, "N029").is_empty(), "{}", report.text());
 }
 
-/// The worker sets MASTER_ADDR in what it starts; another program with such an option does not.
+/// The worker sets `MASTER_ADDR` in what it starts; another program with such an option does not.
 #[test]
 fn the_workers_option_hands_on_the_address() {
     let script = |program: &str| {

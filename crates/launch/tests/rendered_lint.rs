@@ -88,6 +88,39 @@ fn every_rendered_run_passes_lint() {
     assert!(wrong.is_empty(), "{} findings:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// What pods run lies in a `ConfigMap`, which lint does not look into: the scripts by themselves.
+#[test]
+fn scripts_in_manifests_pass_lint() {
+    let mut scripts = 0;
+    let mut wrong = Vec::new();
+    for (profile, pods) in PROFILES {
+        for engine in ENGINES {
+            let text = description(profile, pods, engine, "");
+            for target in [Target::K8sJob, Target::Mpijob] {
+                let files = files(&text, target);
+                let documents: Vec<serde_json::Value> =
+                    serde_saphyr::from_multiple(&files.get("manifest.yaml").unwrap().text).unwrap();
+                let map = documents.iter().find(|document| document["kind"] == "ConfigMap").unwrap();
+                for (name, script) in map["data"].as_object().unwrap() {
+                    if name.strip_suffix(".sh").is_none() {
+                        continue;
+                    }
+                    let bytes = script.as_str().unwrap().as_bytes().to_vec();
+                    let report = lint(&[Input { name: name.clone(), bytes }], &Options::default()).unwrap();
+                    scripts += 1;
+                    let serious = report.findings.iter().filter(|finding| finding.severity != Severity::Note);
+                    wrong.extend(
+                        serious.map(|finding| format!("{profile} {engine:?} {}: {finding:?}", target.name())),
+                    );
+                }
+            }
+        }
+    }
+    // One of a Job; one of each step of an MPIJob: two of DeepEP's own tests, else one.
+    assert_eq!(scripts, 5 * (4 + 5));
+    assert!(wrong.is_empty(), "{} findings:\n{}", wrong.len(), wrong.join("\n"));
+}
+
 /// The test above can fail: a pod-wide list of NICs in a rendered manifest is found.
 #[test]
 fn a_spoiled_manifest_does_not_pass() {

@@ -103,7 +103,7 @@ fn devices(unit: &Unit<'_>, pod: &Pod<'_>, sink: &mut Sink<'_>) {
             all.entries().iter().any(|entry| entry.key.contains("cncf.io/networks") || entry.key.contains("networking.gke.io"))
         })
         || mounts(pod).iter().any(|(path, _, _)| path.starts_with("/dev/infiniband"));
-    if unit.across_nodes() && !attached {
+    if unit.across_nodes() && !attached && !pod.within_a_node() {
         let line = pod.resource("nvidia.com/gpu").map_or(pod.container.line, |(_, line)| line);
         sink.add("N081", unit.at(line), "GPUs and no RDMA devices are asked for, on several nodes")
             .fix("nvidia.com/hostdev: \"8\", rdma/NAME: 1 or vpc.amazonaws.com/efa: N (kubectl describe node, Allocatable)");
@@ -222,6 +222,7 @@ fn efa(unit: &Unit<'_>, pod: &Pod<'_>, nodes: &Nodes, sink: &mut Sink<'_>) {
     } else if let Some((instance, at)) = &nodes.instance
         && nodes.profile.as_ref().is_some_and(|profile| profile.efa_devices.is_some())
         && unit.across_nodes()
+        && !pod.within_a_node()
         && !pod.spec.flag_at("hostNetwork")
         && !pod.resources().iter().any(|name| name.contains("efa"))
     {

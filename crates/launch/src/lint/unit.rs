@@ -100,6 +100,15 @@ impl Pod<'_> {
             .collect()
     }
 
+    /// Whether its ranks talk within their node alone, as this project's own engine does so far and says.
+    pub(crate) fn within_a_node(&self) -> bool {
+        let (label, value) = crate::engine::SCOPE;
+        self.template
+            .path(&["metadata", "labels"])
+            .and_then(|labels| labels.text_at(label))
+            .is_some_and(|text| text == value)
+    }
+
     /// Capabilities that are added, with their lines.
     pub(crate) fn capabilities(&self) -> Vec<(String, usize)> {
         self.container

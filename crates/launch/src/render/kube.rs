@@ -9,11 +9,11 @@ pub(super) use prepull::prepull;
 use super::RenderError;
 use crate::doc::Node;
 pub(super) use crate::engine::Place;
-use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT, Word};
+use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT, SCOPE, Word};
 use crate::files::FileSet;
 use crate::platform::Fabric;
 use crate::run::{Run, Step, Toleration};
-use crate::spec::Binary;
+use crate::spec::{Binary, Engine};
 use crate::{list, map};
 
 /// Where pods see the rendered files.
@@ -84,13 +84,17 @@ pub(super) fn pod_labels(run: &Run, part: Part) -> Node {
         Part::Prepull => format!("{}-prepull", run.id),
         Part::Ranks | Part::Launcher => run.id.clone(),
     };
-    map! {
+    let mut labels = map! {
         "app.kubernetes.io/name": "expertrail",
         "app.kubernetes.io/managed-by": "expertrail",
         "app.kubernetes.io/component": part.name(),
         "expertrail.dev/run": &run.id,
         "app": app,
+    };
+    if part == Part::Ranks && run.engine == Engine::Expertrail {
+        labels.set(SCOPE.0, Node::from(SCOPE.1).note("each node is measured by itself: no NIC is asked for"));
     }
+    labels
 }
 
 /// `metadata` of the object `name`.

@@ -56,11 +56,10 @@ fn checklist_16_rails_of_both_skus() {
 fn checklist_37_and_38_the_guides_settings_are_those_of_a_run_that_names_none() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/k8s-job/deepep-b200x2/manifest.yaml");
     let golden = std::fs::read_to_string(golden).unwrap();
-    let line =
-        golden.lines().find(|line| line.contains("-- python3 /etc/expertrail/deepep_bench.py")).unwrap();
-    let options: Vec<&str> =
-        line.split_whitespace().filter(|word| word.starts_with("--") && *word != "--").collect();
-    assert_eq!(options, ["--benchmarks", "--json"], "{line}");
+    let (_, after) = golden.split_once("-- python3 /etc/expertrail/deepep_bench.py").unwrap();
+    let (command, _) = after.split_once("\n\n").unwrap();
+    let options: Vec<&str> = command.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    assert_eq!(options, ["--benchmarks", "--json"], "{command}");
     let mapped = mounted(&files(&guide("deepep", "crusoe-b200", 2), Target::K8sJob), "deepep_bench.py");
     for (name, numbers) in [
         ("intranode", [("tokens", 65536), ("hidden", 3072), ("experts", 128), ("top_k", 16), ("sms", 40)]),

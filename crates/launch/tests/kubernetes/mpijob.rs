@@ -226,10 +226,10 @@ fn section_1i_sys_admin_only_where_a_profiler_runs() {
 #[test]
 fn section_2_the_mpirun_line() {
     let files = files(&aws("aws-p5en"), Target::Mpijob);
-    for (step, nodes, test) in [
-        ("intranode", 1, "test_intranode"),
-        ("internode", 2, "test_internode"),
-        ("low-latency", 2, "test_low_latency"),
+    for (step, nodes, test, port) in [
+        ("intranode", 1, "test_intranode", 29400),
+        ("internode", 2, "test_internode", 29401),
+        ("low-latency", 2, "test_low_latency", 29402),
     ] {
         let script = mounted(&files, &format!("launcher-{step}.sh"));
         for part in [
@@ -248,7 +248,7 @@ fn section_2_the_mpirun_line() {
             "-x NVSHMEM_NETDEVS_POLICY=EXTERNAL_SHARING_PCIE_SWITCH_NIC_EXCLUSIVE ",
             "-x NCCL_SOCKET_IFNAME=^docker,lo,veth ",
             "-x MASTER_ADDR ",
-            "-x MASTER_PORT=29400 ",
+            &format!("-x MASTER_PORT={port} "),
             &format!(
                 "sh -c 'RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE python3 /DeepEP/tests/{test}.py'"
             ),

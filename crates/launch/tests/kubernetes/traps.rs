@@ -100,6 +100,12 @@ fn the_native_engine_asks_for_no_ptrace_and_no_nics() {
     let container = at(&job, "/spec/template/spec/containers/0");
     assert_eq!(container["securityContext"], json!({ "capabilities": { "add": ["IPC_LOCK"] } }));
     assert_eq!(container["resources"]["limits"], json!({ "memory": "950Gi", "nvidia.com/gpu": "8" }));
+    // It says why, so that lint does not miss the NICs; pods that cross nodes do not say it.
+    let label = |job: &Value| at(job, "/spec/template/metadata/labels").get("expertrail.dev/scope").cloned();
+    assert_eq!(label(&job), Some(json!("node")));
+    for engine in ["deepep", "command"] {
+        assert_eq!(label(&object(&files(&guide(engine, "crusoe-b200", 2), Target::K8sJob), "Job", ID)), None);
+    }
 }
 
 #[test]
