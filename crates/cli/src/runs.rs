@@ -56,7 +56,7 @@ pub(crate) struct LogsArgs {
     /// All nodes and all containers.
     #[arg(long, conflicts_with = "node")]
     all: bool,
-    /// This node, counted from 0 [default: node 0, or an MPIJob's launcher].
+    /// This node, counted from 0 [default: node 0, or the launcher where there is one].
     #[arg(long, value_name = "K")]
     node: Option<u32>,
     /// Go on until the pods have ended.
@@ -181,21 +181,20 @@ fn try_status(args: &StatusArgs) -> Result<u8, Stop> {
         return elsewhere::status(&run);
     }
     let kubectl = args.place.kubectl()?;
-    let (id, place) = match &args.run {
-        Some(run) => find(run, &args.place).map(|(id, place)| (Some(id), place))?,
-        None => {
-            let namespace = args.place.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
-            (None, Place { context: args.place.context.clone(), namespace })
-        }
+    let (id, place) = if let Some(run) = &args.run {
+        let (id, place) = find(run, &args.place)?;
+        (Some(id), place)
+    } else {
+        let namespace = args.place.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
+        (None, Place { context: args.place.context.clone(), namespace })
     };
     let site = Site::open(&kubectl, &RealClock, &place).map_err(|error| stop(&error))?;
-    let lines = match &id {
-        Some(id) => kube::status(&site, id).map_err(|error| stop(&error))?,
-        None => {
-            let runs = kube::runs(&site).map_err(|error| stop(&error))?;
-            let line = |(id, pods): (&String, &usize)| format!("{id}: {pods} pods");
-            Some(runs.iter().map(line).collect()).filter(|lines: &Vec<String>| !lines.is_empty())
-        }
+    let lines = if let Some(id) = &id {
+        kube::status(&site, id).map_err(|error| stop(&error))?
+    } else {
+        let runs = kube::runs(&site).map_err(|error| stop(&error))?;
+        let line = |(id, pods): (&String, &usize)| format!("{id}: {pods} pods");
+        Some(runs.iter().map(line).collect()).filter(|lines: &Vec<String>| !lines.is_empty())
     };
     match lines {
         Some(lines) => print(&(lines.join("\n") + "\n")).map(|()| 0),

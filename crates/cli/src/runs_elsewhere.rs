@@ -1,5 +1,7 @@
 //! Runs on Slurm and on hosts, by the directory that `render` wrote: what there is of one, its logs, its end.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use expertrail_launch::drive::System;
@@ -7,6 +9,7 @@ use expertrail_launch::drive::command::SearchPath;
 use expertrail_launch::drive::process::Hosts;
 use expertrail_launch::drive::slurm::Slurm;
 use expertrail_launch::run::{Run, Target};
+use expertrail_launch::worker::frame::MARK;
 
 use super::{Terminal, agreed, load, stop};
 use crate::node::{Stop, print};
@@ -55,27 +58,45 @@ pub(super) fn status(one: &Elsewhere) -> Result<u8, Stop> {
 
 /// What it has written so far.
 pub(super) fn logs(one: &Elsewhere, all: bool) -> Result<u8, Stop> {
-    let Some(slurm) = one.slurm() else {
-        return Err(Stop::usage(format!(
-            "a run on hosts writes to the launch that started it: see {}/results",
-            one.folder.display()
-        )));
+    let files = match one.slurm() {
+        Some(slurm) => slurm.logs(),
+        None => one.hosts().logs(),
     };
-    let files = slurm.logs();
     if files.is_empty() {
         return Err(Stop::inconclusive(format!("run {} has written no log yet", one.run.id)));
     }
-    // The batch script's own log and rank 0's, or all.
+    let on_hosts = one.run.target != Target::Slurm;
+    // The batch script's own log and rank 0's, or all. On hosts a log holds all ranks of the step, or those of one node.
     let first = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with(&one.run.id) || name.ends_with("rank0.log") || name.ends_with("node0.log")
+        let of_a_node = name.rsplit_once("-node").is_some_and(|(_, rest)| {
+            rest.strip_suffix(".log").is_some_and(|number| number.parse::<u32>().is_ok())
+        });
+        name.starts_with(&one.run.id)
+            || name.ends_with("rank0.log")
+            || name.ends_with("node0.log")
+            || on_hosts && !of_a_node
     };
     for file in files.iter().filter(|file| all || first(file)) {
-        let text = std::fs::read(file)
-            .map_err(|error| Stop::access(format!("cannot read {}: {error}", file.display())))?;
-        print(&format!("==> {} <==\n{}", file.display(), String::from_utf8_lossy(&text)))?;
+        show(file)?;
     }
     Ok(0)
+}
+
+/// Prints a log piece by piece, however long it is, without the lines that carry files.
+fn show(file: &Path) -> Result<(), Stop> {
+    let failed = |error: std::io::Error| Stop::access(format!("cannot read {}: {error}", file.display()));
+    let mut reader = BufReader::new(File::open(file).map_err(failed)?);
+    print(&format!("==> {} <==\n", file.display()))?;
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line).map_err(failed)? > 0 {
+        let text = String::from_utf8_lossy(&line);
+        if !text.contains(MARK) {
+            print(&text)?;
+        }
+        line.clear();
+    }
+    Ok(())
 }
 
 /// Ends it.

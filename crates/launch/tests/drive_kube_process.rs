@@ -59,7 +59,7 @@ fn a_launch_through_a_process() {
     let applied = cluster.read("applied");
     has(&applied, &["kind: Job", "              echo a\n              ---\n", "# head"]);
     assert!(!applied.contains("kind: Namespace"));
-    let ending = system.watch(&mut shown, &Never, Instant::now() + Duration::from_secs(120)).unwrap();
+    let ending = system.watch(&mut shown, &Never, Instant::now() + Duration::from_mins(2)).unwrap();
     assert_eq!(ending, Ending::Succeeded, "{:#?}", shown.0);
     assert_eq!(cluster.read("copied").len(), 1000, "the binary went through standard input");
     assert_eq!(

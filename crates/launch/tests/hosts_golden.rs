@@ -347,3 +347,33 @@ fn the_page_says_how_to_submit_watch_and_cancel() {
     assert!(page.contains("docker://ghcr.io#crusoecloud/deepep-tests:b200-torch29-nvshmem345"), "{page}");
     assert!(bare.get("deepep_bench.py").is_some());
 }
+
+/// What the shell has of the loader's variables goes on, once each; `mpirun` would complain about one that is not set, and about one given
+/// twice with different values.
+#[test]
+fn mpirun_hands_on_the_loaders_variables() {
+    let lines = |text: &str| {
+        let text = script(text, Target::Mpirun);
+        let wanted = |line: &&str| line.starts_with("mpi=(") || line.contains("mpi+=(-x ");
+        text.lines().filter(wanted).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let words = |lines: &str, preload: Option<&str>| {
+        let text = format!("set -u; dir=.\n{lines}printf '%s\\n' \"${{mpi[@]}}\"");
+        let mut command = Command::new("bash");
+        command.args(["-c", &text]).env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+        let done = command.envs(preload.map(|value| ("LD_PRELOAD", value))).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let count = |words: &[String], name: &str| words.iter().filter(|word| word.starts_with(name)).count();
+    // A library that every system has and that does nothing here.
+    let library = Some("libm.so.6");
+    for text in [EFA, NATIVE, REPRODUCER] {
+        let lines = lines(text);
+        assert_eq!(count(&words(&lines, library), "LD_PRELOAD"), 1);
+        assert_eq!(count(&words(&lines, None), "LD_PRELOAD"), 0);
+    }
+    let own = REPRODUCER.replace("[env]\n", "[env]\nLD_PRELOAD = \"/opt/nccl/build/lib/libnccl.so\"\n");
+    assert!(words(&lines(&own), library).contains(&"LD_PRELOAD=/opt/nccl/build/lib/libnccl.so".to_owned()));
+    assert_eq!(count(&words(&lines(&own), library), "LD_PRELOAD"), 1);
+}

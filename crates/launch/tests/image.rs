@@ -1,52 +1,21 @@
 //! Containerfiles: the facts they fix, golden files, the linter, and our own image's tree started in a chroot.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
-use std::collections::BTreeMap;
+#[path = "image/building.rs"]
+mod building;
+#[path = "image/common.rs"]
+mod common;
+#[path = "image/steps.rs"]
+mod steps;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
 use expertrail_cluster::stack::{self, Judgement, Question};
 use expertrail_launch::render::image::{Image, ImageError, Kind, render};
 
-fn rendered(kind: Kind, architectures: &[&str]) -> (String, String) {
-    let image = Image {
-        architectures: architectures.iter().map(|&one| one.to_owned()).collect(),
-        ..Image::new(kind)
-    };
-    let files = render(&image).unwrap();
-    (files.get("Containerfile").unwrap().text.clone(), files.get("build.sh").unwrap().text.clone())
-}
-
-/// Instructions with continued lines joined, comments left out.
-fn instructions(text: &str) -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = Vec::new();
-    let mut open = false;
-    for line in text.lines().filter(|line| !line.trim_start().starts_with('#') && !line.trim().is_empty()) {
-        let (part, more) =
-            line.trim().strip_suffix('\\').map_or((line.trim(), false), |part| (part.trim(), true));
-        if open {
-            let last = &mut all.last_mut().unwrap().1;
-            last.push(' ');
-            last.push_str(part);
-        } else {
-            let (word, rest) = part.split_once(' ').unwrap_or((part, ""));
-            all.push((word.to_owned(), rest.to_owned()));
-        }
-        open = more;
-    }
-    all
-}
-
-/// Build arguments with their defaults.
-fn arguments(text: &str) -> BTreeMap<String, String> {
-    let args = instructions(text).into_iter().filter(|(word, _)| word == "ARG");
-    args.map(|(_, rest)| {
-        let (name, value) = rest.split_once('=').unwrap_or((&rest, ""));
-        (name.to_owned(), value.trim_matches('"').to_owned())
-    })
-    .collect()
-}
+use common::{arguments, folder_of, instructions, program, readme, rendered, said};
 
 fn variables(text: &str) -> String {
     instructions(text).into_iter().filter(|(word, _)| word == "ENV").map(|(_, rest)| rest + " ").collect()
@@ -94,35 +63,9 @@ fn checklist_23_hybrid_ep_with_its_three_details() {
     has("15", &text, "ln -sf libnvshmem_host.so.3 /opt/nvshmem/lib/libnvshmem_host.so");
 }
 
-/// The patch of setup.py is run on a gate of the known form, and on one of another form, where it must stop.
-#[test]
-fn checklist_23_the_gate_is_taken_out_or_the_build_stops() {
-    for kind in [Kind::DeepepInfiniband, Kind::Deepep564] {
-        let (text, _) = rendered(kind, &[]);
-        let patch = instructions(&text).into_iter().find(|(_, rest)| rest.starts_with("sed -i")).unwrap().1;
-        let folder = tempfile::TempDir::new().unwrap();
-        let run = |content: &str| {
-            fs::write(folder.path().join("setup.py"), content).unwrap();
-            Command::new("bash")
-                .args(["-o", "pipefail", "-c", &patch])
-                .current_dir(folder.path())
-                .output()
-                .unwrap()
-        };
-        let known = run(
-            "import os\nif os.environ['TORCH_CUDA_ARCH_LIST'].strip() != '9.0':\n    os.environ['X'] = '1'\n",
-        );
-        assert!(known.status.success(), "{known:?}");
-        let left = fs::read_to_string(folder.path().join("setup.py")).unwrap();
-        assert_eq!(left, "import os\nif False:\n    os.environ['X'] = '1'\n");
-        let other = run("import os\nif os.environ['TORCH_CUDA_ARCH_LIST'] not in ('9.0',):\n    pass\n");
-        assert!(!other.status.success() && said(&other).contains("another gate"), "{other:?}");
-    }
-}
-
 #[test]
 fn checklist_24_private_registries() {
-    let (_, build) = rendered(Kind::DeepepInfiniband, &[]);
+    let build = readme(Kind::DeepepInfiniband);
     assert!(
         build.contains("registry.REGION.ccr.crusoecloudcompute.com/REPOSITORY.PROJECT/IMAGE:TAG"),
         "checklist 24"
@@ -142,51 +85,11 @@ fn checklist_25_v1_for_efa() {
     has("25", &text, "pip3 uninstall -y nvidia-nvshmem-cu13");
     has("25", &text, r#"--deepep-commit "${DEEPEP_COMMIT}""#);
     assert_eq!(args["SETUP_SHA256"], "", "the checksum has no default");
-    assert_eq!(args["SETUP_COMMIT"].len(), 40);
+    // The commit whose script takes the arguments below; at e8c0765 a script of the same name takes others.
+    assert_eq!(args["SETUP_COMMIT"], "61b67c2849bc45d5d2afbf842c1cac75f44816e0");
+    // Where a run with `driver = "upstream-tests"` looks for them.
+    has("section 2", &text, "--deepep-prefix /DeepEP ");
     assert!(build.contains("SETUP_SHA256 is not set"));
-}
-
-/// The step runs here with a `curl` that brings another file, up to the check.
-#[test]
-fn checklist_25_the_setup_script_needs_its_checksum() {
-    let (text, _) = rendered(Kind::DeepepEfa, &[]);
-    let step =
-        instructions(&text).into_iter().find(|(_, rest)| rest.contains("setup_deepep_efa.sh")).unwrap().1;
-    let folder = tempfile::TempDir::new().unwrap();
-    let step = step.replace("/tmp/setup_deepep_efa.sh", folder.path().join("setup.sh").to_str().unwrap());
-    // What `curl -fsSL -o FILE URL` leaves behind, and what the script says it was given.
-    program(folder.path(), "curl", "echo 'echo ran \"$@\"' > \"$3\"\n");
-    let sum = "a4c94a8ea3fb6e5a2d1d5a3f1ec5a8b7a0b6b7e2d3c4f5061728394a5b6c7d8e";
-    let run = |sum: &str| {
-        Command::new("bash")
-            .args(["-o", "pipefail", "-c", &step])
-            .env("PATH", format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap()))
-            .envs([
-                ("SETUP_SHA256", sum),
-                ("SETUP_COMMIT", "e8c0765"),
-                ("NVSHMEM_VERSION", "3.7.0"),
-                ("DEEPEP_COMMIT", "567632d"),
-            ])
-            .output()
-            .unwrap()
-    };
-    let none = run("");
-    assert!(!none.status.success() && said(&none).contains("SETUP_SHA256 is empty"), "{none:?}");
-    let wrong = run(sum);
-    assert!(
-        !wrong.status.success() && said(&wrong).contains("is not the file whose sha256 you gave"),
-        "{wrong:?}"
-    );
-    assert!(!said(&wrong).contains("ran "), "an unchecked script ran");
-    fs::write(folder.path().join("same"), "echo ran \"$@\"\n").unwrap();
-    let right = Command::new("sha256sum").arg(folder.path().join("same")).output().unwrap();
-    let good = run(said(&right).split(' ').next().unwrap());
-    assert!(good.status.success(), "{good:?}");
-    assert!(
-        said(&good).contains("ran --nvshmem-version 3.7.0 ")
-            && said(&good).contains("--deepep-commit 567632d"),
-        "{good:?}"
-    );
 }
 
 #[test]
@@ -256,77 +159,12 @@ fn checklist_47_the_change_comes_by_hash_and_nvshmem_stays_linked() {
     // Fetched, never a copy of ours.
     assert!(!text.contains("npes") && !text.contains("+++"));
     for kind in [Kind::DeepepInfiniband, Kind::DeepepEfa, Kind::Deepep564] {
-        has("47", &rendered(kind, &[]).0, r#"readelf -d "$library" | grep -q 'NEEDED.*libnvshmem_host'"#);
+        has(
+            "47",
+            &rendered(kind, &[]).0,
+            r#"readelf -d "$library" | grep 'NEEDED.*libnvshmem_host' > /dev/null"#,
+        );
     }
-}
-
-/// The step that fetches the change, on repositories made here: one where the commit changes both files, one where it changes one.
-#[test]
-fn the_change_of_564_is_applied_alone() {
-    let (text, _) = rendered(Kind::Deepep564, &[]);
-    let step =
-        instructions(&text).into_iter().find(|(_, rest)| rest.starts_with("git clone --branch")).unwrap().1;
-    let apply = |files: &[&str]| {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (upstream, tree) = (folder.path().join("upstream"), folder.path().join("tree"));
-        fs::create_dir_all(upstream.join("csrc/kernels")).unwrap();
-        fs::create_dir(&tree).unwrap();
-        let git = |args: &[&str]| {
-            let done = Command::new("git")
-                .args([
-                    "-c",
-                    "user.name=t",
-                    "-c",
-                    "user.email=t@example.org",
-                    "-c",
-                    "init.defaultBranch=main",
-                ])
-                .args(args)
-                .current_dir(&upstream)
-                .output()
-                .unwrap();
-            assert!(done.status.success(), "{done:?}");
-            String::from_utf8(done.stdout).unwrap().trim().to_owned()
-        };
-        let write = |name: &str, text: &str| fs::write(upstream.join(name), text).unwrap();
-        git(&["init", "-q"]);
-        for name in ["csrc/kernels/configs.cuh", "csrc/kernels/ibgda_device.cuh", "setup.py"] {
-            write(name, "one\ntwo\nthree\n");
-        }
-        git(&["add", "-A"]);
-        git(&["commit", "-qm", "base"]);
-        git(&["branch", "hybrid-ep"]);
-        let base = git(&["rev-parse", "HEAD"]);
-        for name in files {
-            write(name, "one\ntwo __CUDACC_RDC__\nthree\n");
-        }
-        write("setup.py", "not wanted\n");
-        git(&["commit", "-qam", "change"]);
-        let change = git(&["rev-parse", "HEAD"]);
-        let step = step.replace("https://github.com/deepseek-ai/DeepEP.git", upstream.to_str().unwrap());
-        let step = step.replace("/tmp/change.patch", folder.path().join("change.patch").to_str().unwrap());
-        let done = Command::new("bash")
-            .args(["-o", "pipefail", "-c", &step])
-            .current_dir(&tree)
-            .envs([
-                ("DEEPEP_BRANCH", "hybrid-ep"),
-                ("DEEPEP_COMMIT", &base),
-                ("CHANGE_COMMIT", &change),
-                ("CHANGE_PULL", "564"),
-            ])
-            .output()
-            .unwrap();
-        let now = |name: &str| fs::read_to_string(tree.join(name)).unwrap();
-        (done, now("csrc/kernels/ibgda_device.cuh"), now("setup.py"))
-    };
-    let (both, device, setup) = apply(&["csrc/kernels/configs.cuh", "csrc/kernels/ibgda_device.cuh"]);
-    assert!(both.status.success(), "{both:?}");
-    assert_eq!((device.as_str(), setup.as_str()), ("one\ntwo __CUDACC_RDC__\nthree\n", "one\ntwo\nthree\n"));
-    let (one, ..) = apply(&["csrc/kernels/configs.cuh"]);
-    assert!(
-        !one.status.success() && said(&one).contains("does not change csrc/kernels/ibgda_device.cuh"),
-        "{one:?}"
-    );
 }
 
 /// The versions of each image, judged by the table that the image's last step asks.
@@ -363,7 +201,7 @@ fn the_last_step_is_the_table_of_versions() {
         assert_eq!(word, "RUN", "{kind}");
         let transport = match kind {
             Kind::Expertrail => "expertrail stack --transport none",
-            Kind::DeepepEfa => "expertrail stack --source-root /opt/DeepEP --transport efa",
+            Kind::DeepepEfa => "expertrail stack --source-root /DeepEP --transport efa",
             _ => "expertrail stack --source-root /opt/DeepEP --transport ibgda",
         };
         assert!(gate.contains(transport), "{kind}: {gate}");
@@ -411,8 +249,9 @@ fn golden_files() {
         ("deepep-564", Kind::Deepep564, &[]),
     ];
     for (name, kind, architectures) in cases {
-        let (text, build) = rendered(kind, architectures);
-        for (file, text) in [("Containerfile", text), ("build.sh", build)] {
+        let files = folder_of(kind, architectures);
+        for file in ["README.txt", "Containerfile", "build.sh"] {
+            let text = files.get(file).unwrap().text.clone();
             let path = folder.join(name).join(file);
             if std::env::var_os("EXPERTRAIL_WRITE_GOLDEN").is_some() {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -421,17 +260,6 @@ fn golden_files() {
             assert_eq!(fs::read_to_string(&path).unwrap_or_default(), text, "{}", path.display());
         }
     }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn program(folder: &Path, name: &str, body: &str) {
-    use std::os::unix::fs::PermissionsExt;
-    let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{body}")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
@@ -462,92 +290,4 @@ fn linters() {
         // It can fail.
         assert!(!lint(&text.replace("RUN ", "RUM ")).status.success(), "{kind}");
     }
-}
-
-/// `build.sh` with a docker that prints what it is given.
-#[test]
-fn the_building_script() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let bin = folder.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    program(&bin, "docker", "echo \"kit $DOCKER_BUILDKIT:\" \"$@\"\n");
-    program(folder.path(), "binary", "exit 0\n");
-    let run = |kind: Kind, env: &[(&str, &str)]| {
-        let place = folder.path().join(kind.name());
-        fs::create_dir_all(&place).unwrap();
-        fs::write(place.join("build.sh"), rendered(kind, &[]).1).unwrap();
-        let path = format!("{}:/usr/bin:/bin", bin.display());
-        let mut command = Command::new("/bin/bash");
-        command.arg(place.join("build.sh")).args(["--build-arg", "MAX_JOBS=4"]).env_clear().env("PATH", path);
-        command.envs(env.iter().copied()).output().unwrap()
-    };
-    let binary = folder.path().join("binary").display().to_string();
-    let none = run(Kind::Expertrail, &[]);
-    assert_eq!(none.status.code(), Some(2), "{none:?}");
-    assert!(said(&none).contains("no expertrail binary: name it with EXPERTRAIL_BINARY"), "{none:?}");
-    let gone = run(Kind::Expertrail, &[("EXPERTRAIL_BINARY", "/nonexistent")]);
-    assert!(said(&gone).contains("no expertrail binary at /nonexistent"), "{gone:?}");
-    let good = run(Kind::Expertrail, &[("EXPERTRAIL_BINARY", &binary), ("TAG", "me/e:1")]);
-    assert_eq!(said(&good).trim(), "kit 1: build -f Containerfile -t me/e:1 --build-arg MAX_JOBS=4 .");
-    assert!(folder.path().join("expertrail/expertrail").exists());
-    let efa = run(Kind::DeepepEfa, &[("EXPERTRAIL_BINARY", &binary)]);
-    assert_eq!(efa.status.code(), Some(2), "{efa:?}");
-    assert!(said(&efa).contains("SETUP_SHA256 is not set"), "{efa:?}");
-    let sum = run(Kind::DeepepEfa, &[("EXPERTRAIL_BINARY", &binary), ("SETUP_SHA256", "12ab")]);
-    assert!(
-        said(&sum).contains("-t deepep:efa1.48.0 --build-arg SETUP_SHA256=12ab --build-arg MAX_JOBS=4 ."),
-        "{sum:?}"
-    );
-}
-
-/// Our own image's tree: what its Containerfile copies, on nothing but a shell and the C library that the binary asks for.
-/// `EXPERTRAIL_BINARY` names the binary; needs root for chroot.
-#[test]
-fn our_own_image_starts_in_a_chroot() {
-    let Some(binary) = std::env::var_os("EXPERTRAIL_BINARY").map(PathBuf::from) else {
-        eprintln!("NOT RUN: EXPERTRAIL_BINARY does not name a binary of expertrail");
-        return;
-    };
-    let root = tempfile::TempDir::new().unwrap();
-    let copy = |from: &Path, to: &str| {
-        let to = root.path().join(to.trim_start_matches('/'));
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(from, &to).unwrap();
-    };
-    let (text, _) = rendered(Kind::Expertrail, &[]);
-    let all = instructions(&text);
-    let copies: Vec<(&str, &str)> =
-        all.iter().filter(|(word, _)| word == "COPY").filter_map(|(_, rest)| rest.split_once(' ')).collect();
-    assert_eq!(copies, [("expertrail", "/usr/local/bin/expertrail")], "one binary, nothing else");
-    copy(&binary, copies[0].1);
-    // The base: a shell, and the loader and libraries of both.
-    copy(Path::new("/bin/sh"), "/bin/sh");
-    for program in [binary.as_path(), Path::new("/bin/sh")] {
-        let listed = Command::new("ldd").arg(program).output().unwrap();
-        for library in said(&listed).split_whitespace().filter(|word| word.starts_with('/')) {
-            // Only the C library's own: anything else the base would not have.
-            let name = Path::new(library).file_name().unwrap().to_str().unwrap();
-            let known = ["libc.", "libm.", "libdl.", "libpthread.", "librt.", "libgcc_s.", "ld-linux"];
-            assert!(
-                known.iter().any(|known| name.starts_with(known)),
-                "{} needs {library}",
-                program.display()
-            );
-            copy(Path::new(library), library);
-        }
-    }
-    let inside =
-        |argv: &[&str]| Command::new("/usr/sbin/chroot").arg(root.path()).args(argv).env_clear().output();
-    let version = match inside(&["/usr/local/bin/expertrail", "--version"]) {
-        Ok(done) if said(&done).contains("Operation not permitted") => {
-            eprintln!("NOT RUN: chroot needs root");
-            return;
-        }
-        done => done.unwrap(),
-    };
-    assert!(version.status.success() && said(&version).starts_with("expertrail "), "{version:?}");
-    // The image's own last step, as its builder would run it.
-    let gate = &all.last().unwrap().1;
-    let done = inside(&["/bin/sh", "-c", &format!("PATH=/usr/local/bin; {gate}")]).unwrap();
-    assert!(done.status.success() && said(&done).contains("UNVERIFIED"), "{done:?}");
 }

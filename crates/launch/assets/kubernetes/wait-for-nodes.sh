@@ -23,11 +23,14 @@ fi
 
 # Operator and nodes start together: sshd answers only when the image has been pulled on its node. A launcher that started mpirun
 # before that would fail at once, and with backoffLimit 0 that is the end of the run.
+# Its key is mounted read-only, so that no host can be added to known_hosts; pods are new in each run anyway.
+ssh_options="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 begin=$(date +%s)
 answered=0
 for host in $hosts; do
     said=
-    until last=$(ssh -o ConnectTimeout=3 -o BatchMode=yes -o StrictHostKeyChecking=no "$host" true 2>&1 </dev/null); do
+    # shellcheck disable=SC2086 # several words
+    until last=$(ssh -o ConnectTimeout=3 -o BatchMode=yes $ssh_options "$host" true 2>&1 </dev/null); do
         waited=$(($(date +%s) - begin))
         if [ "$waited" -ge "$most" ]; then
             echo "launcher: $host does not answer by ssh after $waited s ($answered of $nodes nodes do). Last words: $last. Look at its pod:" \

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::{Collect, DriveError, Event, Show};
 
-/// The most that is kept of the beginning and of the end of a log.
-const HALF: u64 = 64 << 20;
+/// The most that is kept of the beginning and of the end of a log: it is in memory some times over while secrets are taken out of it.
+const HALF: u64 = 16 << 20;
 
 /// The largest other file that is kept.
 const LARGEST: u64 = 64 << 20;
@@ -22,6 +22,8 @@ pub(super) enum Found {
     Log(String),
     /// A worker's file, under this name.
     File(String),
+    /// A file that is cut as a log is where it is long.
+    Text(String),
 }
 
 /// A file that was handed over whole.
@@ -120,9 +122,9 @@ pub(super) fn hand_over(
     kind: &Found,
     to: &mut dyn Collect,
 ) -> Result<Option<Taken>, DriveError> {
-    let (Found::Log(name) | Found::File(name)) = kind;
+    let (Found::Log(name) | Found::File(name) | Found::Text(name)) = kind;
     let content = match kind {
-        Found::Log(_) => log(path),
+        Found::Log(_) | Found::Text(_) => log(path),
         Found::File(_) => whole(path),
     };
     let (bytes, cut) = match content {
@@ -134,7 +136,7 @@ pub(super) fn hand_over(
     };
     match kind {
         Found::Log(_) => to.log(name, &bytes)?,
-        Found::File(_) => to.file(name, &bytes)?,
+        Found::File(_) | Found::Text(_) => to.file(name, &bytes)?,
     }
     if let Some(cut) = cut {
         to.missing(name, &cut);

@@ -75,12 +75,8 @@ fn pod(run: &Run) -> Result<Node, RenderError> {
     let mut spec = kube::pod(run);
     spec.set("subdomain", Node::from(&run.id).note("the Service above"));
     spec.set("restartPolicy", "Never");
-    let taints = kube::tolerations(run);
-    if !taints.is_empty() {
-        spec.set("tolerations", Node::List(taints));
-    }
     let mut affinity = map! {};
-    if let Some(nodes) = kube::node_affinity(run, true) {
+    if let Some(nodes) = kube::node_affinity(run) {
         affinity.set("nodeAffinity", nodes);
     }
     affinity.set("podAntiAffinity", kube::apart(map! { "app": &run.id }));

@@ -11,6 +11,7 @@ use crate::doc::Node;
 pub(super) use crate::engine::Place;
 use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT, Word};
 use crate::files::FileSet;
+use crate::platform::Fabric;
 use crate::run::{Run, Step, Toleration};
 use crate::spec::Binary;
 use crate::{list, map};
@@ -277,32 +278,57 @@ pub(super) fn pod(run: &Run) -> Node {
         let labels = kubernetes.node_selector.iter().map(|(key, value)| (key.clone(), Node::from(value)));
         pod.set("nodeSelector", Node::Map(labels.collect()));
     }
+    let taints = tolerations(run);
+    if !taints.is_empty() {
+        pod.set("tolerations", Node::List(taints));
+    }
     pod
 }
 
-/// Taints that pods accept.
-pub(super) fn tolerations(run: &Run) -> Vec<Node> {
-    let one = |taint: &Toleration| {
-        let mut node = map! { "key": &taint.key };
-        match &taint.value {
+/// Taints that nodes with GPUs usually have, with their value: the one that providers put on them, and on EFA those of AWS's examples too.
+fn usual_taints(run: &Run) -> &'static [(&'static str, Option<&'static str>)] {
+    const USUAL: [(&str, Option<&str>); 3] =
+        [("nvidia.com/gpu", None), ("workload", Some("bench")), ("capacity-reservation", None)];
+    if !run.kubernetes.gpu_resource.as_deref().is_some_and(|name| name.starts_with("nvidia.com/")) {
+        return &[];
+    }
+    match run.fabric {
+        Fabric::Efa => &USUAL,
+        _ => &USUAL[..1],
+    }
+}
+
+/// Taints that pods accept: the usual ones, unless the description has its own of that key, and those of the description.
+fn tolerations(run: &Run) -> Vec<Node> {
+    let given = &run.kubernetes.tolerations;
+    let usual = usual_taints(run).iter().filter(|(key, _)| !given.iter().any(|taint| taint.key == *key));
+    let usual = usual.map(|&(key, value)| Toleration {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+        effect: Some("NoSchedule".to_owned()),
+    });
+    let one = |taint: Toleration| {
+        let mut node = map! { "key": taint.key };
+        match taint.value {
             Some(value) => {
                 node.set("operator", "Equal");
                 node.set("value", value);
             }
             None => node.set("operator", "Exists"),
         }
-        if let Some(effect) = &taint.effect {
+        if let Some(effect) = taint.effect {
             node.set("effect", effect);
         }
         node
     };
-    run.kubernetes.tolerations.iter().map(one).collect()
+    usual.chain(given.iter().cloned()).map(one).collect()
 }
 
-/// Nodes that the run may be on: with GPUs, unless ranks are on the CPU or the GPUs are not NVIDIA's or `gpus` is false; and those that are named.
-/// None where any will do.
-pub(super) fn node_affinity(run: &Run, gpus: bool) -> Option<Node> {
+/// Nodes that the run may be on: with GPUs, unless ranks are on the CPU, the GPUs are not NVIDIA's, or an instance type says as much (its
+/// label is there where GPU feature discovery is not); and those that are named. None where any will do.
+pub(super) fn node_affinity(run: &Run) -> Option<Node> {
     let mut wanted = Vec::new();
+    let gpus = !run.kubernetes.node_selector.contains_key("node.kubernetes.io/instance-type");
     let nvidia = run.kubernetes.gpu_resource.as_deref().is_some_and(|name| name.starts_with("nvidia.com/"));
     if gpus && nvidia {
         wanted.push(map! {

@@ -98,21 +98,15 @@ fn mpijob(run: &Run, step: &Step) -> Result<Node, RenderError> {
     })
 }
 
-/// GPUs' usual taint and those of the description.
-fn tolerations(run: &Run) -> Vec<Node> {
-    let mut taints = kube::tolerations(run);
-    let known = run.kubernetes.tolerations.iter().any(|taint| taint.key == "nvidia.com/gpu");
-    if run.kubernetes.gpu_resource.is_some() && !known {
-        taints.insert(0, map! { "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" });
-    }
-    taints
-}
-
 /// The pod of `mpirun`. It has no GPU, but stands with them: the image would fill the disk of a small node.
 fn launcher(run: &Run, step: &Step) -> Result<Node, RenderError> {
     let image = kube::image(run)?;
     let (volume, mount) = kube::files_volume(run);
-    let mut spec = pod(run);
+    let mut spec = kube::pod(run);
+    // It starts ranks over the workers' network, and a zone of its own would also be one where nobody may have reserved such a node.
+    if let Some(zone) = zone(run, step) {
+        spec.set("affinity", map! { "podAffinity": zone });
+    }
     spec.set(
         "containers",
         list![map! {
@@ -135,19 +129,10 @@ fn launcher(run: &Run, step: &Step) -> Result<Node, RenderError> {
     })
 }
 
-fn pod(run: &Run) -> Node {
-    let mut spec = kube::pod(run);
-    let taints = tolerations(run);
-    if !taints.is_empty() {
-        spec.set("tolerations", Node::List(taints));
-    }
-    spec
-}
-
 /// The pods with GPUs. The operator starts sshd in them.
 fn worker(run: &Run, step: &Step) -> Result<Node, RenderError> {
     let image = kube::image(run)?;
-    let mut spec = pod(run);
+    let mut spec = kube::pod(run);
     if let Some(affinity) = affinity(run, step) {
         spec.set("affinity", affinity);
     }
@@ -198,29 +183,33 @@ fn runtime_variables(run: &Run) -> Vec<Node> {
 /// GPUs, one pod for each node, one zone.
 fn affinity(run: &Run, step: &Step) -> Option<Node> {
     let mut affinity = map! {};
-    // Instance types say as much, and are there where GPU feature discovery is not.
-    let gpus = !run.kubernetes.node_selector.contains_key("node.kubernetes.io/instance-type");
-    if let Some(nodes) = kube::node_affinity(run, gpus) {
+    if let Some(nodes) = kube::node_affinity(run) {
         affinity.set("nodeAffinity", nodes);
     }
+    if let Some(zone) = zone(run, step) {
+        affinity.set("podAffinity", zone);
+    }
     if step.nodes > 1 {
-        let peers = map! {
-            "app": &run.id,
-            "app.kubernetes.io/component": kube::Part::Ranks.name(),
-            "expertrail.dev/step": &step.name,
-        };
-        if run.kubernetes.same_zone {
-            affinity.set(
-                "podAffinity",
-                map! {
-                    "requiredDuringSchedulingIgnoredDuringExecution": list![map! {
-                        "labelSelector": map! { "matchLabels": peers.clone() },
-                        "topologyKey": Node::from("topology.kubernetes.io/zone").note("RDMA ends at the border of a zone"),
-                    }],
-                },
-            );
-        }
+        let mut peers = step_peers(run, step);
+        peers.set("app.kubernetes.io/component", kube::Part::Ranks.name());
         affinity.set("podAntiAffinity", kube::apart(peers));
     }
     (affinity != map! {}).then_some(affinity)
+}
+
+/// Labels of all pods of a step, the launcher's too.
+fn step_peers(run: &Run, step: &Step) -> Node {
+    map! { "app": &run.id, "expertrail.dev/step": &step.name }
+}
+
+/// One zone for a step between nodes, where the description or the fabric wants it.
+fn zone(run: &Run, step: &Step) -> Option<Node> {
+    (step.nodes > 1 && run.kubernetes.same_zone).then(|| {
+        map! {
+            "requiredDuringSchedulingIgnoredDuringExecution": list![map! {
+                "labelSelector": map! { "matchLabels": step_peers(run, step) },
+                "topologyKey": Node::from("topology.kubernetes.io/zone").note("RDMA ends at the border of a zone"),
+            }],
+        }
+    })
 }

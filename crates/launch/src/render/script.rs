@@ -101,6 +101,11 @@ pub(super) fn count(number: u32, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
+/// `1 node`, `each of 2 nodes`.
+pub(super) fn each(number: u32, what: &str) -> String {
+    if number == 1 { count(number, what) } else { format!("each of {}", count(number, what)) }
+}
+
 /// `text` on one line, so that it can be a comment.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
@@ -155,15 +160,15 @@ pub(super) fn per_node(run: &Run, step: &Step) -> u32 {
 pub(super) fn contract(run: &Run, step: &Step) -> String {
     match step.contract {
         Contract::Ranks => format!(
-            "# {}: {} ranks; RANK and WORLD_SIZE count ranks{}.\n",
+            "# {}: {}; RANK and WORLD_SIZE count ranks{}.\n",
             step.name,
-            step.nodes * run.gpus_per_node,
+            count(step.nodes * run.gpus_per_node, "rank"),
             if step.pinned { "; each rank gets its NIC in its own process" } else { "" }
         ),
         Contract::Nodes => format!(
-            "# {}: one process on each of {}, which starts its {} itself; RANK and WORLD_SIZE count nodes.\n",
+            "# {}: one process on {}, which starts its {} itself; RANK and WORLD_SIZE count nodes.\n",
             step.name,
-            count(step.nodes, "node"),
+            each(step.nodes, "node"),
             count(run.gpus_per_node, "rank")
         ),
     }
@@ -258,12 +263,15 @@ pub(super) fn supervision(run: &Run) -> String {
 
 pid='' stopped=0 first=0 summary=()
 stop() {{
+    # What runs first: words may go to a reader that is gone.
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
     stopped=130
     [ "$SECONDS" -lt {timeout_s} ] || stopped=124
     echo "expertrail: told to stop after $SECONDS s; stopping what runs" >&2
-    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
 }}
-trap stop TERM INT
+trap stop TERM INT HUP
+# Not ignored but caught: what this starts gets the signal as usual.
+trap : PIPE
 
 # step NAME COMMAND...: runs one command to its end and keeps its exit code. In the background, because a shell acts on a signal only
 # between commands.
@@ -282,6 +290,8 @@ step() {{
         code=$?
     done
     pid=''
+    # Ranks that were stopped at the time limit have codes of their own, and those say nothing.
+    [ "$code" = 0 ] || [ "$SECONDS" -lt {timeout_s} ] || [ "$stopped" != 0 ] || stopped=124
     summary+=("step $name: exit code $code after $((SECONDS - started)) s")
     [ "$first" != 0 ] || first=$code
     return "$code"

@@ -219,7 +219,7 @@ pub(super) fn kubernetes(
     }
     place::name(&namespace, "kubernetes.namespace")?;
     let mut node_selector = given.node_selector.clone();
-    if let (Some(instance), Target::Mpijob) = (&platform.instance_type, target) {
+    if let (Some(instance), Target::Mpijob | Target::K8sJob) = (&platform.instance_type, target) {
         node_selector
             .entry("node.kubernetes.io/instance-type".to_owned())
             .or_insert_with(|| instance.clone());

@@ -3,6 +3,7 @@
 //! `expertrail worker node` runs once a node (a pod, `mpirun -N 1`, ssh): [`node`]. `expertrail worker preflight` is its first part alone.
 //! `expertrail worker rank` runs once a rank, under srun or mpirun, and becomes the rank's program: [`rank`].
 
+mod bond;
 pub mod exits;
 pub mod frame;
 pub mod identity;

@@ -111,6 +111,7 @@ struct Placed<'a> {
 /// # Errors
 /// When the ranks are not started: wrong arguments, a node that is refused, or a system that does not start them.
 pub fn run(options: &Options, site: &Site<'_>) -> Result<u8, WorkerError> {
+    super::bond::watch(site.vars);
     let begun = Instant::now();
     let shape = options.shape;
     let NodeRank { node, source } = identity::node_rank(options.preflight.node_rank, shape.nodes, site.vars)?;

@@ -82,7 +82,10 @@ pub fn run(options: &Options, site: &Site<'_>) -> Result<u8, WorkerError> {
     let argv: Vec<String> = options.argv.iter().map(|arg| place.fill(arg)).collect();
     match &options.record {
         None => Err(become_it(&argv, settings)),
-        Some(folder) => record(folder, &found, command(&site.program, &argv, settings)),
+        Some(folder) => {
+            super::bond::watch(site.vars);
+            record(folder, &found, command(&site.program, &argv, settings))
+        }
     }
 }
 

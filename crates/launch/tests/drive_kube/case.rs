@@ -49,7 +49,8 @@ impl Case {
 
     /// `MPIJob`s of the provider's three benchmarks, one after the other.
     pub fn mpi() -> Self {
-        let text = "name = \"bringup\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"ghcr.io/owner/image:tag\"\nbenchmarks = [\"intranode\", \"internode\", \"low-latency\"]\n[deepep]\n\
+        let text = "name = \"bringup\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"ghcr.io/owner/image:tag\"\n\
+                    benchmarks = [\"intranode\", \"internode\", \"low-latency\"]\n[deepep]\n\
                     driver = \"upstream-tests\"\n[kubernetes]\nbinary = \"image\"\n";
         let spec = Spec::parse("run.toml", text, &[]).unwrap();
         let run = Run::resolve(&spec, Target::Mpijob, None, Some("bringup-abc123")).unwrap();
@@ -69,6 +70,20 @@ impl Case {
             case.write(&format!("mpijob-{}.yaml", step.name), &text);
         }
         case
+    }
+
+    /// As `render` writes it, in place of what was written by hand.
+    pub fn rendered(self) -> Self {
+        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|ext| ext == "yaml") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+        for file in expertrail_launch::render::run(&self.run).unwrap().files {
+            self.write(&file.path, &file.text);
+        }
+        self
     }
 
     pub fn write(&self, name: &str, text: &str) {

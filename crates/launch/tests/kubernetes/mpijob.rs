@@ -1,11 +1,12 @@
 //! AWS's `MPIJob`s, value by value.
 
+use expertrail_launch::files::FileSet;
 use expertrail_launch::render;
 use expertrail_launch::run::{Run, Target};
 use expertrail_launch::spec::Spec;
 use serde_json::{Value, json};
 
-use super::cases::{ID, at, aws, aws_own, environment, files, guide, mounted, object};
+use super::cases::{CPU, ID, at, aws, aws_own, environment, files, guide, mounted, object};
 
 const STEPS: [(&str, u32); 3] = [("intranode", 1), ("internode", 2), ("low-latency", 2)];
 
@@ -60,17 +61,94 @@ fn section_2_policy_and_launcher() {
             &json!({ "cpu": "1", "memory": "2Gi" })
         );
         assert!(!launcher.to_string().contains("vpc.amazonaws.com/efa"));
-        assert_eq!(
-            launcher["tolerations"],
-            json!([{ "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" }])
-        );
+        assert_eq!(launcher["tolerations"], json!([gpu_taint(), bench_taint(), reserved_taint()]));
         // The image is the workers', since ssh and mpirun must be of one kind on both sides.
         assert_eq!(at(&launcher, "/containers/0/image"), at(&spec(&job, "Worker"), "/containers/0/image"));
     }
 }
 
+fn gpu_taint() -> Value {
+    json!({ "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" })
+}
+
+fn bench_taint() -> Value {
+    json!({ "key": "workload", "operator": "Equal", "value": "bench", "effect": "NoSchedule" })
+}
+
+fn reserved_taint() -> Value {
+    json!({ "key": "capacity-reservation", "operator": "Exists", "effect": "NoSchedule" })
+}
+
+/// All pods of a run on GPUs stand the taint that providers put on such nodes, and on EFA those of AWS's files; the instance type is
+/// wanted by both kinds of jobs, in place of a label that GPU feature discovery would have to set.
+#[test]
+fn section_2_every_target_and_the_prepull_reach_tainted_nodes() {
+    let prepull = "[kubernetes]\nprepull = true\n";
+    let text = aws("aws-p5en").replace("[deepep]", &format!("{prepull}[deepep]"));
+    let text = text.replace(
+        "benchmarks = [\"intranode\", \"internode\", \"low-latency\"]",
+        "benchmarks = [\"internode\"]",
+    );
+    let own = aws_own()
+        .replace("tolerations = [\"workload=bench:NoSchedule\", \"capacity-reservation:NoSchedule\"]\n", "");
+    for (text, target) in
+        [(&text, Target::K8sJob), (&text, Target::Mpijob), (&own, Target::K8sJob), (&own, Target::Mpijob)]
+    {
+        let files = files(text, target);
+        let mut pods = Vec::new();
+        if target == Target::K8sJob {
+            pods.push(at(&object(&files, "Job", ID), "/spec/template/spec").clone());
+        } else {
+            let job = object(&files, "MPIJob", "");
+            pods.extend([spec(&job, "Launcher"), spec(&job, "Worker")]);
+        }
+        if text.contains("prepull") {
+            pods.push(at(&object(&files, "DaemonSet", "-prepull"), "/spec/template/spec").clone());
+        }
+        for pod in pods {
+            assert_eq!(
+                pod["tolerations"],
+                json!([gpu_taint(), bench_taint(), reserved_taint()]),
+                "{target:?}"
+            );
+            assert_eq!(
+                pod["nodeSelector"],
+                json!({ "node.kubernetes.io/instance-type": "p5en.48xlarge" }),
+                "{target:?}"
+            );
+            assert!(pod.pointer("/affinity/nodeAffinity").is_none(), "{target:?}");
+        }
+    }
+    // Elsewhere only the first of them, and nothing where the run has no GPU.
+    for (target, kind) in [(Target::K8sJob, "Job"), (Target::Mpijob, "MPIJob")] {
+        let job = object(&files(&guide("command", "crusoe-h200", 2), target), kind, "");
+        let pods = if kind == "Job" {
+            vec![at(&job, "/spec/template/spec").clone()]
+        } else {
+            vec![spec(&job, "Launcher"), spec(&job, "Worker")]
+        };
+        assert!(pods.iter().all(|pod| pod["tolerations"] == json!([gpu_taint()])), "{pods:#?}");
+    }
+    let cpu = object(&files(CPU, Target::K8sJob), "Job", ID);
+    assert!(at(&cpu, "/spec/template/spec").get("tolerations").is_none());
+}
+
 #[test]
 fn section_2_taints_of_the_description_come_on_top() {
+    let text = aws_own().replace("tolerations = [", "tolerations = [\"team=moe:NoExecute\", ");
+    let job =
+        object(&files(&text.replace("workload=bench", "workload=train"), Target::Mpijob), "MPIJob", "deepep");
+    for replica in ["Launcher", "Worker"] {
+        assert_eq!(
+            spec(&job, replica)["tolerations"],
+            json!([
+                gpu_taint(),
+                { "key": "team", "operator": "Equal", "value": "moe", "effect": "NoExecute" },
+                { "key": "workload", "operator": "Equal", "value": "train", "effect": "NoSchedule" },
+                reserved_taint(),
+            ])
+        );
+    }
     let job = object(&files(&aws_own(), Target::Mpijob), "MPIJob", "deepep");
     for replica in ["Launcher", "Worker"] {
         assert_eq!(
@@ -97,12 +175,42 @@ fn section_2_shared_memory_runtime_and_capabilities() {
         assert_eq!(container.get("securityContext"), wanted.as_ref(), "{step}");
         // No command: the operator starts sshd.
         assert!(container.get("command").is_none() && container.get("args").is_none());
-        let zone = worker.pointer("/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution/0");
-        assert_eq!(
-            zone.map(|term| &term["topologyKey"]),
-            (nodes > 1).then_some(&json!("topology.kubernetes.io/zone"))
-        );
     }
+}
+
+/// Launcher and workers of a step between nodes are in one zone: both have the term, and both are meant by it.
+#[test]
+fn section_2_one_zone_for_launcher_and_workers() {
+    let zone = "/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+    let files = files(&aws("aws-p6-b300"), Target::Mpijob);
+    for (step, nodes) in STEPS {
+        let job = object(&files, "MPIJob", step);
+        for replica in ["Launcher", "Worker"] {
+            let pod = spec(&job, replica);
+            if nodes == 1 {
+                assert!(pod.pointer(zone).is_none(), "{step} {replica}");
+                continue;
+            }
+            let terms = at(&pod, zone).as_array().unwrap();
+            assert_eq!(terms.len(), 1);
+            assert_eq!(terms[0]["topologyKey"], "topology.kubernetes.io/zone", "{step} {replica}");
+            let wanted = at(&terms[0], "/labelSelector/matchLabels").as_object().unwrap();
+            assert!(wanted.contains_key("expertrail.dev/step"), "another step must not pull this one");
+            for meant in ["Launcher", "Worker"] {
+                let labels = at(&job, &format!("/spec/mpiReplicaSpecs/{meant}/template/metadata/labels"));
+                assert!(
+                    wanted.iter().all(|(key, value)| labels[key] == *value),
+                    "{step}: {meant} of {replica}'s term"
+                );
+            }
+        }
+    }
+    let launcher = spec(&object(&files_without_zone(), "MPIJob", "internode"), "Launcher");
+    assert!(launcher.pointer(zone).is_none());
+}
+
+fn files_without_zone() -> FileSet {
+    files(&aws("aws-p5en").replace("[deepep]", "[kubernetes]\nsame_zone = false\n[deepep]"), Target::Mpijob)
 }
 
 /// Only `DeepEP`'s own tests take times with a profiler.
@@ -125,7 +233,9 @@ fn section_2_the_mpirun_line() {
     ] {
         let script = mounted(&files, &format!("launcher-{step}.sh"));
         for part in [
-            "ssh -o ConnectTimeout=3 -o BatchMode=yes -o StrictHostKeyChecking=no",
+            "ssh_options=\"-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR\"\n",
+            "ssh -o ConnectTimeout=3 -o BatchMode=yes $ssh_options \"$host\" true",
+            "--mca plm_rsh_args \"$ssh_options\" ",
             "hostfile=${EXPERTRAIL_HOSTFILE:-/etc/mpi/hostfile}",
             "mpirun=/opt/amazon/openmpi/bin/mpirun\n",
             &format!("exec \"$mpirun\" --allow-run-as-root --tag-output -np {nodes} -N 1 --bind-to none"),

@@ -378,6 +378,43 @@ fn open_mpi_takes_the_line() {
     assert_eq!(code(&output), 4, "{}", said(&output));
 }
 
+/// Open MPI's own ssh takes hosts that it has never seen, and needs no file to note them in: the operator's keys are mounted read-only, and
+/// an image need not be configured for it. The operator's variables are set as it sets them.
+#[test]
+fn open_mpi_calls_ssh_with_the_options() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        println!("not run: no mpirun here");
+        return;
+    }
+    let script = mounted(&files(&aws("aws-p5en"), Target::Mpijob), "launcher-internode.sh");
+    let stage = Stage::new();
+    // A node that answers, and then refuses mpirun's daemon.
+    stage.program(
+        "ssh",
+        "printf '[%s]' \"$@\" >>calls; echo >>calls; case \"$*\" in *' true') exit 0 ;; esac; exit 255",
+    );
+    let hosts = "bringup-internode-worker-0.invalid slots=1\nbringup-internode-worker-1.invalid slots=1\n";
+    let output = launcher(&stage, &script, hosts)
+        .env("HOME", stage.path(""))
+        .env("OMPI_MCA_orte_default_hostfile", stage.path("hostfile"))
+        .env("OMPI_MCA_orte_keep_fqdn_hostnames", "true")
+        .env("OMPI_MCA_plm_rsh_args", "-o ConnectionAttempts=10")
+        .output()
+        .unwrap();
+    assert_ne!(code(&output), 0, "{}", said(&output));
+    let calls = fs::read_to_string(stage.path("calls")).unwrap();
+    let (probes, daemons): (Vec<&str>, Vec<&str>) = calls.lines().partition(|line| line.ends_with("[true]"));
+    assert!(probes.len() == 2 && !daemons.is_empty(), "{calls}");
+    for call in calls.lines() {
+        for wanted in ["[-o][StrictHostKeyChecking=no]", "[-o][UserKnownHostsFile=/dev/null]"] {
+            assert!(call.contains(wanted), "{wanted} is not in {call}");
+        }
+    }
+    assert!(daemons.iter().all(|call| call.contains("[-o][ConnectionAttempts=10]")), "{calls}");
+    // Open MPI 5 has another name for it.
+    assert!(script.contains("export PRTE_MCA_plm_ssh_args=\"$ssh_options\"\n"), "{script}");
+}
+
 /// All scripts of all cases: the shell's own check, and shellcheck where `EXPERTRAIL_SHELLCHECK` names it.
 #[test]
 fn scripts_are_sound() {

@@ -6,7 +6,7 @@ use expertrail_launch::run::Target;
 use serde_json::{Value, json};
 
 use super::cases::{
-    CPU, EVERYTHING, ID, all, all_documents, at, aws_own, environment, files, guide, object, try_files,
+    CPU, EVERYTHING, ID, all, all_documents, at, aws, aws_own, environment, files, guide, object, try_files,
     upstream,
 };
 
@@ -179,6 +179,35 @@ fn what_a_description_asks_of_the_cluster_is_in_every_pod() {
     assert_eq!(label, at(&daemons, "/spec/selector/matchLabels/app"));
     assert_ne!(label, ID);
     assert_eq!(at(&daemons, "/spec/template/metadata/labels/expertrail.dev~1run"), ID);
+}
+
+/// Runs of one node and runs of several, in every text that a person reads.
+#[test]
+fn one_of_a_thing_is_not_many() {
+    let mut sets: Vec<_> = all().iter().map(|case| (case.folder.to_owned(), case.files())).collect();
+    for target in
+        [Target::K8sJob, Target::Mpijob, Target::Slurm, Target::Torchrun, Target::Mpirun, Target::Ssh]
+    {
+        let one = guide("command", "crusoe-h200", 1) + "gpus_per_node = 1\n";
+        sets.push((format!("one {}", target.name()), files(&one, target)));
+    }
+    for (name, files) in sets {
+        for file in files.files.iter().filter(|file| file.path != "run.json") {
+            for thing in ["nodes", "hosts", "pods", "ranks", "GPUs", "MPIJobs", "steps"] {
+                let wrong = format!(" 1 {thing}");
+                assert!(!format!(" {}", file.text).contains(&wrong), "{name} {}: {wrong}", file.path);
+            }
+        }
+    }
+    let texts = |benchmarks: &str| {
+        let text = aws("aws-p5en").replace("[\"intranode\", \"internode\", \"low-latency\"]", benchmarks);
+        let files = files(&text, Target::Mpijob);
+        files.files.iter().map(|file| file.text.clone()).collect::<String>()
+    };
+    assert!(texts("[\"intranode\"]").contains("1 MPIJob.\n"));
+    assert!(texts("[\"intranode\"]").contains("one process on 1 node."));
+    assert!(texts("[\"intranode\", \"internode\"]").contains("2 MPIJobs, one for each step.\n"));
+    assert!(texts("[\"internode\"]").contains("one process on each of 2 nodes."));
 }
 
 #[test]

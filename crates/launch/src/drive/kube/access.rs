@@ -14,6 +14,7 @@ const NAME: &str = "expertrail-launch";
 /// What runs need beyond what all need.
 #[allow(clippy::struct_excessive_bools)] // each is a group of rights of its own
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is independent of the others
 pub struct Uses {
     /// `MPIJob`s.
     pub mpi: bool,

@@ -251,7 +251,7 @@ impl Manifest {
 
 /// Documents as one text for `kubectl apply -f -`.
 pub(super) fn joined<'a>(documents: impl IntoIterator<Item = &'a Document>) -> String {
-    documents.into_iter().flat_map(|one| ["---\n", &one.text]).collect()
+    documents.into_iter().fold(String::new(), |all, one| all + "---\n" + &one.text)
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, DriveError> {

@@ -459,6 +459,22 @@ impl Watch {
     }
 }
 
+/// Removes the pods that only pulled.
+fn unpull(task: &Task<'_>) -> Result<(), DriveError> {
+    let label = format!("{RUN_LABEL}={}", task.run.id);
+    let args = [
+        "delete",
+        "daemonsets",
+        "-n",
+        &task.site.namespace,
+        "-l",
+        &label,
+        "--wait=false",
+        "--ignore-not-found",
+    ];
+    task.site.done(task.site.client.raw(&args)).map(|_| ())
+}
+
 /// Whether it is the pod whose log a person sees: rank 0's, or the launcher's.
 fn speaks(task: &Task<'_>, pod: &Pod) -> bool {
     match task.run.target {
@@ -485,19 +501,4 @@ impl Words {
             _ => self.fixed.clone(),
         }
     }
-}
-/// Removes what pulled the image.
-fn unpull(task: &Task<'_>) -> Result<(), DriveError> {
-    let label = format!("{RUN_LABEL}={}", task.run.id);
-    let args = [
-        "delete",
-        "daemonsets",
-        "-n",
-        &task.site.namespace,
-        "-l",
-        &label,
-        "--wait=false",
-        "--ignore-not-found",
-    ];
-    task.site.done(task.site.client.raw(&args)).map(|_| ())
 }

@@ -1,14 +1,15 @@
 //! `mpirun`, `ssh` and `torchrun`: the rendered script as a child of this process, supervised.
 
+mod console;
+mod crowd;
+mod note;
 mod progress;
 mod tree;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::files::{Found, Taken, hand_over, outputs, remove};
@@ -16,6 +17,10 @@ use super::follow::line_of;
 use super::{Collect, DriveError, Ending, Event, Show, Stop, System};
 use crate::bundle::clock::{count, span};
 use crate::run::{Run, Target};
+use crate::worker::identity;
+use console::{Console, LAST, Next};
+use crowd::{Ended, Marks};
+use note::{Named, Note};
 use progress::Progress;
 use tree::Process;
 
@@ -28,6 +33,19 @@ const STEP: &str = "=== step ";
 /// What a script prints before its own complaints.
 const COMPLAINT: &str = "expertrail: ";
 
+/// What `ssh.sh` complains of a host whose worker it could not stop.
+const LEFT_BEHIND: &str = "left behind on ";
+
+/// How much later than the script's own limit this program's is: the script then stops everything in order, and it kills what does not
+/// end after 30 s. Two who stop the same ranks at the same time would only be in each other's way.
+const LATER: Duration = Duration::from_secs(45);
+
+/// The same for `ssh.sh`: workers stop by themselves first, those that do not are told after 30 s and left behind after 60 s more.
+const LATER_SSH: Duration = Duration::from_secs(105);
+
+/// What `ssh.sh` gets after a second Ctrl-C to reach all hosts.
+const HURRY: Duration = Duration::from_secs(5);
+
 /// How long a script that was told to stop may take to stop its ranks, before everything is killed.
 const GRACE: Duration = Duration::from_secs(75);
 
@@ -37,17 +55,19 @@ const EVERY: Duration = Duration::from_millis(200);
 /// The list of hosts beside a script.
 const HOSTFILE: &str = "hostfile";
 
-/// The longest line that is shown and kept.
-const LINE: usize = 64 << 10;
-
 /// A run on hosts.
 pub struct Hosts<'a> {
     run: &'a Run,
     folder: PathBuf,
     child: Option<Child>,
-    lines: Option<Receiver<Vec<u8>>>,
+    console: Option<Console>,
     out: Option<PathBuf>,
-    console: Vec<u8>,
+    /// When the script was started.
+    started: Option<Instant>,
+    /// The start was refused: what runs is another's.
+    refused: bool,
+    /// Hosts whose workers may not have been told to stop.
+    unreached: Vec<String>,
     begun: bool,
     complaint: Option<String>,
     progress: Progress,
@@ -65,9 +85,11 @@ impl<'a> Hosts<'a> {
             run,
             folder,
             child: None,
-            lines: None,
+            console: None,
             out: None,
-            console: Vec::new(),
+            started: None,
+            refused: false,
+            unreached: Vec::new(),
             begun: false,
             complaint: None,
             progress: Progress::new(Instant::now()),
@@ -107,40 +129,78 @@ impl<'a> Hosts<'a> {
         names.filter(|name| !name.starts_with('#')).map(str::to_owned).collect()
     }
 
-    /// Where the note on a run that is under way lies.
-    fn note(&self) -> PathBuf {
-        self.folder.join(".launched")
+    /// The note on a run that is under way.
+    fn note(&self) -> Note {
+        Note::new(&self.folder)
     }
 
-    /// The script of a launch that is still under way, or was left behind by one that was killed.
-    fn left(&self) -> Option<Process> {
-        let text = fs::read_to_string(self.note()).ok()?;
-        Process::read(&text).filter(Process::lives)
+    /// By what the processes of this run are known.
+    fn marks(&self) -> Marks {
+        let mut folders = vec![self.folder.as_path()];
+        folders.extend(self.run.hosts.directory.as_deref().map(Path::new));
+        Marks::new(&self.run.id, &folders)
     }
 
-    /// A line for the launch that is under way or was left behind; none where there is none.
+    /// Lines for the launch that is under way or was left behind; none where there is none.
     pub fn status(&self) -> Vec<String> {
-        let line = |process: Process| {
-            let (id, pid) = (&self.run.id, process.pid);
-            format!(
-                "run {id} is under way as process {pid} of this host, or was left behind by a launch that was killed"
-            )
-        };
-        self.left().map(line).into_iter().collect()
+        let id = &self.run.id;
+        let named = self.note().read();
+        let mut lines = Vec::new();
+        match named {
+            Named { script: Some(script), launch: Some(launch) } => lines.push(format!(
+                "run {id} is under way: process {} of this host, started by process {}",
+                script.pid, launch.pid
+            )),
+            Named { script: Some(script), launch: None } => lines.push(format!(
+                "run {id} runs as process {} of this host, left behind by a launch that was killed",
+                script.pid
+            )),
+            Named { script: None, launch: Some(launch) } => {
+                lines.push(format!("run {id} is under way: process {} of this host launches it", launch.pid));
+            }
+            Named { script: None, launch: None } => {}
+        }
+        let known = named.script.map(|script| script.tree()).unwrap_or_default();
+        let others = self.marks().all().into_iter().filter(|one| !known.contains(one));
+        lines.extend(others.map(|one| format!("a process of run {id} is left: {}", one.words())));
+        lines
     }
 
-    /// Takes the lines that are there.
+    /// The logs of the newest start, in order of their names.
+    pub fn logs(&self) -> Vec<PathBuf> {
+        let written = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
+        let newest = entries(&self.folder)
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("out")))
+            .map(|path| path.join("logs"))
+            .filter(|path| path.is_dir())
+            .max_by_key(|path| written(path));
+        let Some(folder) = newest else { return Vec::new() };
+        let mut files: Vec<PathBuf> = entries(&folder).filter(|path| path.is_file()).collect();
+        files.sort();
+        files
+    }
+
+    /// Takes the lines that come within `wait`.
     fn drain(&mut self, show: &mut dyn Show, wait: Duration) {
         let until = Instant::now() + wait;
-        loop {
-            let Some(lines) = &self.lines else { return };
-            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => self.take(&line, show),
-                Err(RecvTimeoutError::Timeout) => return,
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.lines = None;
-                    return;
-                }
+        while Instant::now() < until {
+            match self.console.as_mut().map(|console| console.next(until)) {
+                Some(Next::Line(line)) => self.take(&line, show),
+                Some(Next::Nothing) => return,
+                // Nothing would make the caller wait then.
+                None | Some(Next::End) => return std::thread::sleep(wait.min(EVERY)),
+            }
+        }
+    }
+
+    /// Takes what is still in the pipe. A rank that outlives its script does not hold it for long.
+    fn drain_rest(&mut self, show: &mut dyn Show) {
+        let until = Instant::now() + LAST;
+        while Instant::now() < until {
+            let idle = Instant::now() + Duration::from_secs(2);
+            match self.console.as_mut().map(|console| console.next(idle)) {
+                Some(Next::Line(line)) => self.take(&line, show),
+                _ => return,
             }
         }
     }
@@ -154,9 +214,11 @@ impl<'a> Hosts<'a> {
             show.show(Event::State(format!("step {step}")));
         } else if let Some(complaint) = text.strip_prefix(COMPLAINT) {
             self.complaint = Some(complaint.to_owned());
+            if let Some(host) = complaint.strip_prefix(LEFT_BEHIND) {
+                self.unreached.push(host.to_owned());
+            }
         }
         self.progress.hear(text);
-        self.console.extend_from_slice(line);
         line_of(line, show);
     }
 
@@ -166,25 +228,31 @@ impl<'a> Hosts<'a> {
         let process = Process::of(child.id());
         show.show(Event::Step(format!("stopping {} (at most {} s)", self.run.id, GRACE.as_secs())));
         process.terminate();
-        let until = Instant::now() + GRACE;
+        let mut until = Instant::now() + GRACE;
+        let mut hurried = false;
         loop {
             self.drain(show, EVERY);
+            if !hurried && stop.hurried() {
+                hurried = true;
+                // Another host cannot be reached any more when this script is gone.
+                let left = if self.run.target == Target::Ssh { HURRY } else { Duration::ZERO };
+                until = until.min(Instant::now() + left);
+            }
             let Some(child) = &mut self.child else { return };
             if !matches!(child.try_wait(), Ok(None)) {
                 break;
             }
-            if Instant::now() >= until || stop.hurried() {
+            if Instant::now() >= until {
                 let killed = process.kill_tree();
                 show.show(Event::Warning(format!("killed {killed} processes that did not stop")));
                 let _ = child.wait();
+                self.unreached = self.hosts().into_iter().filter(|host| !is_here(host)).collect();
                 break;
             }
-            // A script that ended may leave the pipe to nobody: the drain above returns at once then.
-            if self.lines.is_none() {
-                std::thread::sleep(EVERY);
-            }
         }
-        self.drain(show, Duration::from_secs(1));
+        if !hurried {
+            self.drain_rest(show);
+        }
     }
 
     /// Ranks of the step that left a record of their end, where this host sees it.
@@ -250,11 +318,8 @@ impl System for Hosts<'_> {
         if !self.folder.join(script).is_file() {
             return Err(DriveError::Refused(format!("{folder} has no {script}: render the run again")));
         }
-        if let Some(process) = self.left() {
-            return Err(DriveError::Refused(format!(
-                "run {} is under way already: process {}, started by an earlier launch. `expertrail clean {folder}` stops it",
-                self.run.id, process.pid
-            )));
+        if let Some(process) = self.note().read().any() {
+            return Err(self.under_way(process));
         }
         if self.run.target == Target::Torchrun && self.run.nodes > 1 {
             return Err(DriveError::Refused(format!(
@@ -287,38 +352,38 @@ impl System for Hosts<'_> {
     }
 
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
-        let out = free(&self.folder)?;
+        let note = self.note();
         let failed =
-            |error: std::io::Error| DriveError::System(format!("cannot start {}: {error}", self.script()));
+            |error: std::io::Error| DriveError::File { path: note.path(), reason: error.to_string() };
+        // Until the note is this process's, whatever runs is another's.
+        self.refused = true;
+        if let Some(process) = note.take().map_err(failed)? {
+            return Err(self.under_way(process));
+        }
+        self.refused = false;
+        let out = free(&self.folder)?;
+        let script = self.script();
+        let failed = |error: std::io::Error| DriveError::System(format!("cannot start {script}: {error}"));
         let (reader, writer) = std::io::pipe().map_err(failed)?;
         let mut command = Command::new("bash");
-        command.arg(self.script()).args(self.args()).current_dir(&self.folder).env(OUT, &out);
+        command.arg(script).args(self.args()).current_dir(&self.folder).env(OUT, &out);
         // A group of its own: Ctrl-C on the terminal reaches this program, which stops the script and then collects.
         command.stdin(Stdio::null()).process_group(0);
         command.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
-        show.show(Event::Step(format!("bash {}", self.script())));
+        show.show(Event::Step(format!("bash {script}")));
+        self.console = Some(Console::new(reader, &out).map_err(failed)?);
         let child = command.spawn().map_err(failed)?;
         // The pipe's ends of this process are in the command.
         drop(command);
-        let note = Process::of(child.id()).note();
+        let process = Process::of(child.id());
         self.child = Some(child);
         self.out = Some(out);
-        let (sender, receiver) = channel();
-        std::thread::spawn(move || {
-            let mut reader = BufReader::new(reader);
-            let mut line = Vec::new();
-            while read_line(&mut reader, &mut line) {
-                if sender.send(std::mem::take(&mut line)).is_err() {
-                    return;
-                }
-            }
-        });
-        self.lines = Some(receiver);
-        fs::write(self.note(), note)
-            .map_err(|error| DriveError::File { path: self.note(), reason: error.to_string() })
+        self.started = Some(Instant::now());
+        note.add(&process).map_err(|error| DriveError::File { path: note.path(), reason: error.to_string() })
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError> {
+        let until = self.deadline(until);
         loop {
             if stop.cancelled() {
                 self.stop(show, stop);
@@ -339,11 +404,9 @@ impl System for Hosts<'_> {
             };
             match child.try_wait() {
                 Ok(Some(status)) => {
-                    // What is still in the pipe; a rank that outlives its script does not hold it for long.
-                    self.drain(show, Duration::from_secs(2));
+                    self.drain_rest(show);
                     return Ok(self.ending(status.code()));
                 }
-                Ok(None) if self.lines.is_none() => std::thread::sleep(EVERY),
                 Ok(None) => {}
                 Err(error) => return Err(DriveError::System(format!("cannot wait for the script: {error}"))),
             }
@@ -357,11 +420,14 @@ impl System for Hosts<'_> {
     fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError> {
         let Some(out) = self.out.clone() else { return Ok(()) };
         let logs = fs::read_dir(out.join("logs")).is_ok_and(|mut entries| entries.next().is_some());
-        if logs {
-            // The same lines as in the logs of the steps: kept, and not read a second time by judge and diagnose.
-            to.file("collected/console.txt", &self.console)?;
-        } else {
-            to.log("console", &self.console)?;
+        if let Some(console) = &mut self.console {
+            // With logs of the steps these are the same lines: kept, and not read a second time by judge and diagnose.
+            let kind = if logs {
+                Found::Text("collected/console.txt".to_owned())
+            } else {
+                Found::Log("console".to_owned())
+            };
+            hand_over(console.file(), &kind, to)?;
         }
         if out.is_dir() {
             self.taken = outputs(&out, to)?;
@@ -379,35 +445,73 @@ impl System for Hosts<'_> {
     }
 
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
-        let own = self
-            .child
-            .as_mut()
-            .and_then(|child| matches!(child.try_wait(), Ok(None)).then(|| Process::of(child.id())));
-        let Some(process) = own.or_else(|| self.left()) else {
-            let _ = fs::remove_file(self.note());
-            show.show(Event::Step(format!("no process of {} is left", self.run.id)));
+        let id = &self.run.id;
+        if self.refused {
+            show.show(Event::Step(format!("this launch started nothing of {id}: nothing is stopped")));
             return Ok(());
-        };
-        show.show(Event::Step(format!("stopping process {}", process.pid)));
-        process.terminate();
-        let until = Instant::now() + GRACE;
-        while Instant::now() < until && self.lives(&process) {
-            std::thread::sleep(EVERY);
         }
-        if self.lives(&process) {
-            process.kill_tree();
-            std::thread::sleep(EVERY);
+        let own = self.child.is_some();
+        let named = self.note().read();
+        if let Named { script: None, launch: Some(launch) } = named
+            && launch.pid != std::process::id()
+        {
+            return Err(DriveError::Refused(format!(
+                "process {0} is launching run {id} or collects its results: it cleans up itself (to stop it: kill -INT {0})",
+                launch.pid
+            )));
         }
-        if self.lives(&process) {
-            let text = format!("process {0} does not end: kill -KILL {0}", process.pid);
-            return Err(DriveError::System(text));
+        let mut known = Vec::new();
+        if let Some(script) = named.script {
+            known = script.tree();
+            show.show(Event::Step(format!("stopping process {} and what it started", script.pid)));
+            script.terminate();
+            // The script tells its ranks, on other hosts as well.
+            let until = Instant::now() + GRACE;
+            while Instant::now() < until && self.lives(&script) {
+                std::thread::sleep(EVERY);
+            }
+            if self.lives(&script) {
+                known.extend(script.tree());
+                self.unreached = self.hosts().into_iter().filter(|host| !is_here(host)).collect();
+            }
         }
-        let _ = fs::remove_file(self.note());
+        let ended = crowd::end(known, &self.marks());
+        if let Some(child) = &mut self.child {
+            let _ = child.try_wait();
+        }
+        self.say_ended(&ended, show)?;
+        if own || named.launch.is_none() {
+            let path = self.note().path();
+            let failed = |error: std::io::Error| DriveError::File { path, reason: error.to_string() };
+            self.note().remove().map_err(failed)?;
+        }
+        self.say_unreached()?;
+        show.show(Event::Step(format!("no process of {} is left", self.run.id)));
         Ok(())
     }
 }
 
 impl Hosts<'_> {
+    fn under_way(&self, process: Process) -> DriveError {
+        DriveError::Refused(format!(
+            "run {} is under way already: process {}, started by an earlier launch. `expertrail clean {}` stops it",
+            self.run.id,
+            process.pid,
+            self.folder.display()
+        ))
+    }
+
+    /// When this program stops the script: where `until` is not before the script's own limit, some time after that.
+    fn deadline(&self, until: Instant) -> Instant {
+        let later = if self.run.target == Target::Ssh { LATER_SSH } else { LATER };
+        let own = self.started.and_then(|at| at.checked_add(Duration::from_secs(self.run.timeout_s)));
+        match own {
+            // The launch counted from a moment earlier than the script's start.
+            Some(own) if until + Duration::from_secs(5) >= own => own.checked_add(later).unwrap_or(own),
+            _ => until,
+        }
+    }
+
     /// Whether it runs; an own child that ended is taken off the system's list first.
     fn lives(&mut self, process: &Process) -> bool {
         match &mut self.child {
@@ -415,13 +519,49 @@ impl Hosts<'_> {
             _ => process.lives(),
         }
     }
+
+    fn say_ended(&self, ended: &Ended, show: &mut dyn Show) -> Result<(), DriveError> {
+        if !ended.killed.is_empty() {
+            let (count, first) = (ended.killed.len(), ended.killed.first().map_or("", String::as_str));
+            show.show(Event::Warning(format!(
+                "killed {count} processes of {} that did not end, the first: {first}",
+                self.run.id
+            )));
+        }
+        if ended.left.is_empty() {
+            return Ok(());
+        }
+        let pids: Vec<String> = ended.left.iter().map(|one| one.pid.to_string()).collect();
+        let first = ended.left.first().map(Process::words).unwrap_or_default();
+        Err(DriveError::System(format!(
+            "{} processes do not end even by SIGKILL (waiting in a driver?), the first: {first}. Try again: kill -KILL {}",
+            pids.len(),
+            pids.join(" ")
+        )))
+    }
+
+    /// An error for hosts where workers may be left, with the command that stops them.
+    fn say_unreached(&self) -> Result<(), DriveError> {
+        if self.unreached.is_empty() {
+            return Ok(());
+        }
+        let id = &self.run.id;
+        // The brackets keep the pattern from matching the shell that searches for it.
+        Err(DriveError::System(format!(
+            "workers of {id} may be left on {}: they were not seen to end. On each: ssh HOST \"pkill -TERM -f -- '--run-[i]d {id}'\"",
+            self.unreached.join(", ")
+        )))
+    }
 }
 
-/// One line, or a piece of a very long one; false at the end.
-fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
-    use std::io::Read;
-    let read = reader.by_ref().take(LINE as u64).read_until(b'\n', line);
-    matches!(read, Ok(count) if count > 0)
+/// Whether `host` is this one.
+fn is_here(host: &str) -> bool {
+    host == "localhost" || host == "::1" || host.starts_with("127.") || host == identity::host()
+}
+
+/// Paths in a folder; none where it cannot be read.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// The next free `out-N`; made here so that two launches do not share one.

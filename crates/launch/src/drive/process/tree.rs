@@ -52,20 +52,39 @@ impl Process {
 
     /// SIGTERM to it alone: it tells its own children.
     pub(super) fn terminate(&self) {
-        signal(self.pid, Signal::TERM);
+        if self.lives() {
+            signal(self.pid, Signal::TERM);
+        }
+    }
+
+    /// SIGKILL to it alone.
+    pub(super) fn kill(&self) {
+        if self.lives() {
+            signal(self.pid, Signal::KILL);
+        }
+    }
+
+    /// Its number and the beginning of its arguments, for people.
+    pub(super) fn words(&self) -> String {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let short: String = line.chars().filter(|c| !c.is_control()).take(60).collect();
+        format!("{} ({})", self.pid, short.trim())
     }
 
     /// SIGKILL to it and all its descendants, whatever group they are in; gives how many there were.
     pub(super) fn kill_tree(&self) -> usize {
         let all = self.tree();
         // The parents first: they start nothing new then.
-        for pid in &all {
-            signal(*pid, Signal::KILL);
-        }
+        all.iter().for_each(Self::kill);
         all.len()
     }
 
-    fn tree(&self) -> Vec<u32> {
+    /// It and all its descendants, parents first; none where it does not live.
+    pub(super) fn tree(&self) -> Vec<Self> {
+        if !self.lives() {
+            return Vec::new();
+        }
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
@@ -81,7 +100,17 @@ impl Process {
             all.extend(children.remove(&pid).unwrap_or_default());
             next += 1;
         }
-        all
+        all.into_iter().map(Self::of).collect()
+    }
+
+    /// This process and those above it.
+    pub(super) fn own_line() -> Vec<u32> {
+        let mut line = vec![std::process::id()];
+        while let Some((parent, _)) = line.last().and_then(|pid| stat(*pid)).filter(|(parent, _)| *parent > 0)
+        {
+            line.push(parent);
+        }
+        line
     }
 }
 
@@ -115,6 +144,6 @@ mod tests {
         assert_eq!(process.kill_tree(), 3);
         child.wait().unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        assert!(all.iter().all(|pid| stat(*pid).is_none()));
+        assert!(all.iter().all(|one| !one.lives()));
     }
 }

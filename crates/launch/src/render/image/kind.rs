@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// The commit of awslabs/awsome-distributed-ai whose `setup_deepep_efa.sh` takes the arguments that the image for EFA gives it.
+pub(super) const SETUP_COMMIT: &str = "61b67c2849bc45d5d2afbf842c1cac75f44816e0";
+
 /// An image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -67,7 +70,7 @@ impl Kind {
         match self {
             Self::DeepepEfa => {
                 "if [ -z \"${SETUP_SHA256:-}\" ]; then\n    \
-                     echo \"error: SETUP_SHA256 is not set: it is the sha256 of the setup_deepep_efa.sh that you have read (see Containerfile)\" >&2\n    \
+                     echo \"error: SETUP_SHA256 is not set: it is the sha256 of the setup_deepep_efa.sh that you have read (./build.sh --help says how to make it)\" >&2\n    \
                      exit 2\n\
                  fi\n"
             }

@@ -3,6 +3,7 @@
 //! The templates lie in `assets/images`, in our own words; what they fix and why stands in them as comments. Nothing here builds an image.
 
 mod kind;
+mod readme;
 
 use thiserror::Error;
 
@@ -58,7 +59,8 @@ impl Image {
     }
 }
 
-/// The files of an image's folder: `Containerfile`, `build.sh` and what the Containerfile copies, but for the binary, which `build.sh` brings.
+/// The files of an image's folder: `README.txt`, `Containerfile`, `build.sh` and what the Containerfile copies, but for the binary, which
+/// `build.sh` brings.
 ///
 /// # Errors
 /// When the architectures do not fit the image, or the tag is none.
@@ -71,6 +73,14 @@ pub fn render(image: &Image) -> Result<FileSet, ImageError> {
     }
     let fill = |template: &str| {
         template
+            .replace("@ABOUT@", readme::about(image.kind))
+            .replace("@NEEDS@", readme::needs(image.kind))
+            .replace("@SETTINGS@", readme::settings(image.kind))
+            .replace("@SETUP@", &readme::setup(image.kind))
+            .replace("@BUILD_ARGS@", readme::build_arguments(image.kind))
+            .replace("@CHECKED@", readme::checked(image.kind))
+            .replace("@NOT_RUN@", readme::not_run(image.kind))
+            .replace("@SETUP_COMMIT@", kind::SETUP_COMMIT)
             .replace("@KIND@", image.kind.name())
             .replace("@TAG@", &tag)
             .replace("@ARCH@", &architectures.join(";"))
@@ -79,6 +89,7 @@ pub fn render(image: &Image) -> Result<FileSet, ImageError> {
             .replace("@ARGS@", image.kind.arguments())
     };
     let mut files = FileSet::default();
+    files.text("README.txt", fill(include_str!("../../../assets/images/README.txt")));
     files.text("Containerfile", fill(image.kind.template()));
     files.program("build.sh", fill(include_str!("../../../assets/images/build.sh")));
     if image.kind != Kind::Expertrail {

@@ -3,13 +3,14 @@
 use std::fmt::Write;
 
 use crate::render::kube;
+use crate::render::script::count;
 use crate::run::{RENDEZVOUS_S, Run};
 
 /// The lines above the manifest.
 pub(super) fn head(run: &Run) -> String {
     let (id, namespace) = (&run.id, &run.kubernetes.namespace);
     format!(
-        "Run {id}: {nodes} nodes x {gpus} ranks, engine {engine}, profile {profile}. Rendered by `expertrail render k8s-job`.\n\
+        "Run {id}: {nodes} x {gpus}, engine {engine}, profile {profile}. Rendered by `expertrail render k8s-job`.\n\
          `expertrail launch DIRECTORY` starts, watches, collects and removes it. By hand:\n\
          \n\
          \x20 apply    kubectl get namespace {namespace} || kubectl create -f namespace.yaml; kubectl apply -f manifest.yaml\n\
@@ -18,8 +19,8 @@ pub(super) fn head(run: &Run) -> String {
          \x20 delete   {delete}\n\
          \n\
          README.txt beside this file says more.",
-        nodes = run.nodes,
-        gpus = run.gpus_per_node,
+        nodes = count(run.nodes, "node"),
+        gpus = count(run.gpus_per_node, "rank"),
         engine = run.engine.name(),
         profile = run.profile.id,
         rank0 = rank0(run),
@@ -38,9 +39,9 @@ fn rank0(run: &Run) -> String {
 pub(super) fn text(run: &Run) -> String {
     let (id, namespace) = (&run.id, &run.kubernetes.namespace);
     let mut text = format!(
-        "Run {id}: an indexed Job of {nodes} pods, one for each node, {gpus} ranks in each.\n\n",
-        nodes = run.nodes,
-        gpus = run.gpus_per_node
+        "Run {id}: an indexed Job of {pods}, one for each node, {gpus} in each.\n\n",
+        pods = count(run.nodes, "pod"),
+        gpus = count(run.gpus_per_node, "rank"),
     );
     kube::notes(run, &mut text);
     let mut add = |line: &str| {

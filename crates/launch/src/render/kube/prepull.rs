@@ -1,9 +1,6 @@
 //! Images on all nodes before a run.
 
-use super::{
-    Part, image, metadata, node_affinity, pod, pod_labels, pull_policy, small_resources, tolerations,
-};
-use crate::doc::Node;
+use super::{Part, image, metadata, node_affinity, pod, pod_labels, pull_policy, small_resources};
 use crate::render::RenderError;
 use crate::run::Run;
 use crate::spec::Binary;
@@ -17,11 +14,7 @@ pub(in crate::render) fn prepull(run: &Run) -> Result<Option<String>, RenderErro
     let image = image(run)?;
     let mut spec = pod(run);
     spec.set("terminationGracePeriodSeconds", 5u32);
-    let taints = tolerations(run);
-    if !taints.is_empty() {
-        spec.set("tolerations", Node::List(taints));
-    }
-    if let Some(affinity) = node_affinity(run, true) {
+    if let Some(affinity) = node_affinity(run) {
         spec.set("affinity", map! { "nodeAffinity": affinity });
     }
     if let (Binary::Init, Some(ours)) = (run.kubernetes.binary, &run.kubernetes.expertrail_image) {

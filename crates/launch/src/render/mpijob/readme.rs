@@ -4,16 +4,17 @@ use std::fmt::Write;
 
 use super::{file, ours};
 use crate::render::kube;
+use crate::render::script::{count, each};
 use crate::run::{RENDEZVOUS_S, Run, Step};
 
 /// The lines above what all steps share.
 pub(super) fn head(run: &Run) -> String {
     format!(
-        "Run {id}: {nodes} nodes x {gpus} GPUs, engine {engine}, profile {profile}. Rendered by `expertrail render mpijob`.\n\
+        "Run {id}: {nodes} x {gpus}, engine {engine}, profile {profile}. Rendered by `expertrail render mpijob`.\n\
          What all steps share; README.txt beside this file has the commands.",
         id = run.id,
-        nodes = run.nodes,
-        gpus = run.gpus_per_node,
+        nodes = count(run.nodes, "node"),
+        gpus = count(run.gpus_per_node, "GPU"),
         engine = run.engine.name(),
         profile = run.profile.id,
     )
@@ -24,14 +25,14 @@ pub(super) fn step_head(run: &Run, step: &Step) -> String {
     let namespace = &run.kubernetes.namespace;
     let name = format!("{}-{}", run.id, step.name);
     format!(
-        "Step {step} of run {id}: one process on each of {nodes} nodes. After namespace.yaml and manifest.yaml:\n\
+        "Step {step} of run {id}: one process on {nodes}. After namespace.yaml and manifest.yaml:\n\
          \n\
          \x20 apply    kubectl apply -f {file}\n\
          \x20 logs     kubectl -n {namespace} logs -f job/{name}-launcher\n\
          \x20 delete   kubectl -n {namespace} delete mpijob {name}",
         step = step.name,
         id = run.id,
-        nodes = step.nodes,
+        nodes = each(step.nodes, "node"),
         file = file(step),
     )
 }
@@ -39,7 +40,10 @@ pub(super) fn step_head(run: &Run, step: &Step) -> String {
 /// `README.txt`.
 pub(super) fn text(run: &Run) -> String {
     let (id, namespace) = (&run.id, &run.kubernetes.namespace);
-    let mut text = format!("Run {id}: {} MPIJobs, one for each step.\n\n", run.steps.len());
+    let mut text = match run.steps.len() {
+        1 => format!("Run {id}: 1 MPIJob.\n\n"),
+        many => format!("Run {id}: {many} MPIJobs, one for each step.\n\n"),
+    };
     kube::notes(run, &mut text);
     let mut add = |line: &str| {
         let _ = writeln!(text, "{line}");

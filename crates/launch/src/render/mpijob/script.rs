@@ -5,12 +5,19 @@ use std::fmt::Write;
 use crate::engine::{Part, Word, argv, quote, shell, shell_long, worker};
 use crate::platform::Fabric;
 use crate::render::kube;
+use crate::render::script::count;
 use crate::run::{Run, Step};
 
 use super::ours;
 
 /// Waits until every node answers by ssh; the same for every run.
 const WAIT: &str = include_str!("../../../assets/kubernetes/wait-for-nodes.sh");
+
+/// How `mpirun` calls ssh, whatever the image's own configuration says. The operator's value of the same parameter, which this one
+/// replaces, is `-o ConnectionAttempts=10`. Open MPI 5 has another name for it, and reads it from the variable.
+const SSH: &str = "\n# mpirun's own ssh needs the same; the operator's ConnectionAttempts is kept. Open MPI 4 reads the argument, 5 the variable.\n\
+    ssh_options=\"$ssh_options -o ConnectionAttempts=10\"\n\
+    export PRTE_MCA_plm_ssh_args=\"$ssh_options\"\n";
 
 /// Where the EFA installer puts Open MPI, which is not on the search path of every image.
 const EFA_MPIRUN: &str = "/opt/amazon/openmpi/bin/mpirun";
@@ -37,12 +44,15 @@ pub(super) fn text(run: &Run, step: &Step) -> String {
     text.push('\n');
     text.push_str(&mpirun_path(run));
     text.push_str(&variables(run));
+    text.push_str(SSH);
     let _ = write!(
         text,
         "\n# One process for each node, which starts its ranks. Each variable is named: what sshd starts on a node has none of the image's.\n\
-         echo \"=== step {name}: $nodes nodes, rank 0 on $MASTER_ADDR ===\"\n\
-         {remark}exec \"$mpirun\" --allow-run-as-root --tag-output -np {nodes} -N 1 --bind-to none \\\n",
+         echo \"=== step {name}: {many}, rank 0 on $MASTER_ADDR ===\"\n\
+         {remark}exec \"$mpirun\" --allow-run-as-root --tag-output -np {nodes} -N 1 --bind-to none \\\n\
+         \x20   --mca plm_rsh_args \"$ssh_options\" \\\n",
         name = step.name,
+        many = count(step.nodes, "node"),
         nodes = step.nodes,
         remark = if ours(run, step) {
             ""

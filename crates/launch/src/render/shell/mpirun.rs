@@ -64,11 +64,11 @@ echo "run $run_id on ${{hosts[*]}}, rendezvous $MASTER_ADDR:{port}, outputs in $
 # Processes that mpirun starts over ssh inherit nothing: every variable is named. No list of HCAs among them: each rank gets its own, in its
 # process.
 mpi=({program} --hostfile "$dir/{HOSTFILE}" --bind-to none --tag-output -x PATH)
-[ -z "${{LD_LIBRARY_PATH:-}}" ] || mpi+=(-x LD_LIBRARY_PATH)
-# Open MPI refuses root unless asked.
+{image}# Open MPI refuses root unless asked.
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 "#,
         port = run.port,
+        image = inherited(run),
     );
     for setting in &run.env {
         let pair = quote(&format!("{}={}", setting.name, setting.value));
@@ -81,6 +81,12 @@ mpi=({program} --hostfile "$dir/{HOSTFILE}" --bind-to none --tag-output -x PATH)
     text.push('\n');
     text.push_str(&script::kept(run, ""));
     text
+}
+
+/// Lines that hand on what this shell has and the run does not set: `mpirun` would complain about one that is not set.
+fn inherited(run: &Run) -> String {
+    let names = ["LD_LIBRARY_PATH", "LD_PRELOAD"].into_iter().filter(|name| run.variable(name).is_none());
+    names.map(|name| format!("[ -z \"${{{name}:-}}\" ] || mpi+=(-x {name})\n")).collect()
 }
 
 fn preflight(run: &Run) -> String {

@@ -101,6 +101,8 @@ fn node(run: &Run) -> String {
         "set -u\nstep=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6\n\
          cd \"$files\" && mkdir -p \"$out\" || { echo \"expertrail: no $files on $(hostname): ssh.sh --copy makes it\" >&2; exit 4; }\n\
          command -v \"$binary\" >/dev/null || { echo \"expertrail: no $binary on $(hostname): ssh.sh --copy brings it, or set hosts.binary to its path\" >&2; exit 4; }\n\
+         # By this the processes of one start are told from those of another.\n\
+         export EXPERTRAIL_OUT=\"$out\"\n\
          # ssh.sh stops the worker by this number: the shell becomes the worker.\n\
          echo \"$$\" >\"$out/worker-$node.pid\"\n\n",
     );

@@ -1,21 +1,18 @@
 #!/usr/bin/env bash
-# Builds the image deepep-564. It copies the binary of expertrail into this folder first: EXPERTRAIL_BINARY names it (default: the
-# expertrail on PATH), built for glibc 2.28 by scripts/build-release of the checkout.
+# Builds the image deepep-564 as TAG (default deepep:sm90-nvshmem365-564). `./build.sh --help` prints README.txt beside it: what to give it and what to expect.
 #
 #   ./build.sh [more arguments of the build, such as --build-arg MAX_JOBS=4]
-#
-# TAG names the image (default deepep:sm90-nvshmem365-564). To keep it in a registry, give TAG the registry's whole name:
-#   Docker Hub, GHCR, ECR    HOST/OWNER/NAME:TAG, as the registry shows it
-#   Crusoe (CCR)             registry.REGION.ccr.crusoecloudcompute.com/REPOSITORY.PROJECT/IMAGE:TAG, PROJECT being the first 8 characters
-#                            of the project's id; user: the account's e-mail, password: a registry token
-# A cluster pulls from a private one with `pull_secret = "deepep-pull"` in run.toml, a secret of type docker-registry in the namespace.
 set -euo pipefail
 cd "$(dirname "$0")"
+
+case "${1:-}" in
+    -h | --help) exec cat README.txt ;;
+esac
 
 tag=${TAG:-deepep:sm90-nvshmem365-564}
 binary=${EXPERTRAIL_BINARY:-$(command -v expertrail || true)}
 if [ -z "$binary" ] || [ ! -x "$binary" ]; then
-    echo "error: no expertrail binary${binary:+ at $binary}: name it with EXPERTRAIL_BINARY=..." >&2
+    echo "error: no expertrail binary${binary:+ at $binary}: name it with EXPERTRAIL_BINARY=... (./build.sh --help)" >&2
     exit 2
 fi
 if [ ! "$binary" -ef expertrail ]; then

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run efa-ad9c8e: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
+# Run bringup: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=efa-ad9c8e
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -13,12 +13,15 @@ fail() {
 
 pid='' stopped=0 first=0 summary=()
 stop() {
+    # What runs first: words may go to a reader that is gone.
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
     stopped=130
     [ "$SECONDS" -lt 1200 ] || stopped=124
     echo "expertrail: told to stop after $SECONDS s; stopping what runs" >&2
-    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
 }
-trap stop TERM INT
+trap stop TERM INT HUP
+# Not ignored but caught: what this starts gets the signal as usual.
+trap : PIPE
 
 # step NAME COMMAND...: runs one command to its end and keeps its exit code. In the background, because a shell acts on a signal only
 # between commands.
@@ -37,6 +40,8 @@ step() {
         code=$?
     done
     pid=''
+    # Ranks that were stopped at the time limit have codes of their own, and those say nothing.
+    [ "$code" = 0 ] || [ "$SECONDS" -lt 1200 ] || [ "$stopped" != 0 ] || stopped=124
     summary+=("step $name: exit code $code after $((SECONDS - started)) s")
     [ "$first" != 0 ] || first=$code
     return "$code"
@@ -79,7 +84,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "efa-ad9c8e"' run.json || fail 4 "$dir has no run.json of efa-ad9c8e: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -104,6 +109,7 @@ echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out
 # process.
 mpi=(mpirun --hostfile "$dir/hostfile" --bind-to none --tag-output -x PATH)
 [ -z "${LD_LIBRARY_PATH:-}" ] || mpi+=(-x LD_LIBRARY_PATH)
+[ -z "${LD_PRELOAD:-}" ] || mpi+=(-x LD_PRELOAD)
 # Open MPI refuses root unless asked.
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 mpi+=(-x FI_PROVIDER=efa) # libfabric's provider
@@ -131,10 +137,10 @@ step preflight kept preflight "${mpi[@]}" -np 2 --map-by ppr:1:node \
 [ "$first" = 0 ] || echo "the preflight itself ended with exit code $first: the run goes on"
 first=0
 
-# intranode: one process on each of 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
+# intranode: one process on 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
 ranks intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
     "$binary" worker rank \
-    --run-id efa-ad9c8e \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \
@@ -145,7 +151,7 @@ ranks intranode kept intranode "${mpi[@]}" -np 1 --map-by ppr:1:node \
 # internode: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
 ranks internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
     "$binary" worker rank \
-    --run-id efa-ad9c8e \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \
@@ -156,7 +162,7 @@ ranks internode kept internode "${mpi[@]}" -np 2 --map-by ppr:1:node \
 # low-latency: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
 ranks low-latency kept low-latency "${mpi[@]}" -np 2 --map-by ppr:1:node \
     "$binary" worker rank \
-    --run-id efa-ad9c8e \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract nodes \
     --master "$MASTER_ADDR" \

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run bringup-48f471: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
+# Run bringup: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
 # Start it on one host; Open MPI 4 and 5. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render mpirun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=bringup-48f471
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -13,12 +13,15 @@ fail() {
 
 pid='' stopped=0 first=0 summary=()
 stop() {
+    # What runs first: words may go to a reader that is gone.
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
     stopped=130
     [ "$SECONDS" -lt 1200 ] || stopped=124
     echo "expertrail: told to stop after $SECONDS s; stopping what runs" >&2
-    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
 }
-trap stop TERM INT
+trap stop TERM INT HUP
+# Not ignored but caught: what this starts gets the signal as usual.
+trap : PIPE
 
 # step NAME COMMAND...: runs one command to its end and keeps its exit code. In the background, because a shell acts on a signal only
 # between commands.
@@ -37,6 +40,8 @@ step() {
         code=$?
     done
     pid=''
+    # Ranks that were stopped at the time limit have codes of their own, and those say nothing.
+    [ "$code" = 0 ] || [ "$SECONDS" -lt 1200 ] || [ "$stopped" != 0 ] || stopped=124
     summary+=("step $name: exit code $code after $((SECONDS - started)) s")
     [ "$first" != 0 ] || first=$code
     return "$code"
@@ -78,7 +83,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "bringup-48f471"' run.json || fail 4 "$dir has no run.json of bringup-48f471: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 hosts=()
 while read -r host _; do
@@ -103,6 +108,7 @@ echo "run $run_id on ${hosts[*]}, rendezvous $MASTER_ADDR:29400, outputs in $out
 # process.
 mpi=(mpirun --hostfile "$dir/hostfile" --bind-to none --tag-output -x PATH)
 [ -z "${LD_LIBRARY_PATH:-}" ] || mpi+=(-x LD_LIBRARY_PATH)
+[ -z "${LD_PRELOAD:-}" ] || mpi+=(-x LD_PRELOAD)
 # Open MPI refuses root unless asked.
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 
@@ -127,7 +133,7 @@ first=0
 # intranode: 16 ranks; RANK and WORLD_SIZE count ranks.
 ranks intranode kept intranode "${mpi[@]}" -np 16 --map-by ppr:8:node \
     "$binary" worker rank \
-    --run-id bringup-48f471 \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract ranks \
     --master "$MASTER_ADDR" \

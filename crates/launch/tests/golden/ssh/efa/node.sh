@@ -1,12 +1,14 @@
 #!/bin/sh
-# Run efa-184b13: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
+# Run bringup: engine deepep (intranode, internode, low-latency), 2 nodes of 8 ranks, profile aws-p5en.
 # The part of one node; ssh.sh hands it to a shell there: STEP NODE MASTER DIRECTORY OUTPUTS BINARY.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -u
 step=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6
 cd "$files" && mkdir -p "$out" || { echo "expertrail: no $files on $(hostname): ssh.sh --copy makes it" >&2; exit 4; }
 command -v "$binary" >/dev/null || { echo "expertrail: no $binary on $(hostname): ssh.sh --copy brings it, or set hosts.binary to its path" >&2; exit 4; }
+# By this the processes of one start are told from those of another.
+export EXPERTRAIL_OUT="$out"
 # ssh.sh stops the worker by this number: the shell becomes the worker.
 echo "$$" >"$out/worker-$node.pid"
 
@@ -29,9 +31,9 @@ preflight)
         --node-rank "$node"
     ;;
 intranode)
-    # intranode: one process on each of 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
+    # intranode: one process on 1 node, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
     exec "$binary" worker node \
-        --run-id efa-184b13 \
+        --run-id bringup \
         --nodes 1 \
         --ranks-per-node 8 \
         --contract nodes \
@@ -48,7 +50,7 @@ intranode)
 internode)
     # internode: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
     exec "$binary" worker node \
-        --run-id efa-184b13 \
+        --run-id bringup \
         --nodes 2 \
         --ranks-per-node 8 \
         --contract nodes \
@@ -65,7 +67,7 @@ internode)
 low-latency)
     # low-latency: one process on each of 2 nodes, which starts its 8 ranks itself; RANK and WORLD_SIZE count nodes.
     exec "$binary" worker node \
-        --run-id efa-184b13 \
+        --run-id bringup \
         --nodes 2 \
         --ranks-per-node 8 \
         --contract nodes \

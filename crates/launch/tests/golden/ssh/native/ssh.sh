@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Run bringup-dc5c58: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
+# Run bringup: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
 # Start it on any host that reaches the others: ssh.sh [--copy]. Outputs go to $EXPERTRAIL_OUT, else to out-TIME beside this file.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=bringup-dc5c58 timeout_s=1200
+run_id=bringup timeout_s=1200
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "bringup-dc5c58"' run.json || fail 4 "$dir has no run.json of bringup-dc5c58: start ssh.sh in its own directory"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: start ssh.sh in its own directory"
 # Where the files of the run lie on the hosts, and the binary.
 directory=$dir binary=expertrail
 hosts=()
@@ -32,7 +32,7 @@ mkdir -p "$out/logs" && out=$(cd -- "$out" && pwd) || fail 4 "cannot write $out"
 ssh=(-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15)
 copied=(run.json)
 
-stopped=0 stopped_at=0 first=0 summary=() running=()
+stopped=0 stopped_at=0 first=0 summary=() running=() halts=()
 
 # quoted TEXT: as one word of the shell at the other end.
 quoted() {
@@ -44,24 +44,40 @@ on() {
     ssh "${ssh[@]}" "$1" "$2"
 }
 
-# halt: tells the workers of this step to stop. Only one that has these outputs among its arguments is told: another process may have its number
-# by now.
+# halt SIGNAL SECONDS: sends the workers of this step a signal; a host that does not answer in time is given up. Only a worker that has these
+# outputs among its arguments gets it: another process may have its number by now.
 halt() {
     local node command
     for node in "${running[@]}"; do
         [ -e "$out/codes/$node" ] && continue
         # shellcheck disable=SC2016 # expanded there
-        command='pid=$(cat "$2/worker-$1.pid") && tr "\0" "\n" <"/proc/$pid/cmdline" | grep -qxF -e "$2" && kill -TERM "$pid"'
-        on "${hosts[node]}" "sh -c $(quoted "$command") sh $node $(quoted "$remote_out")" </dev/null &
+        command='pid=$(cat "$2/worker-$1.pid") && tr "\0" "\n" <"/proc/$pid/cmdline" | grep -qxF -e "$2" && kill -'$1' "$pid"'
+        timeout "$2" ssh "${ssh[@]}" "${hosts[node]}" "sh -c $(quoted "$command") sh $node $(quoted "$remote_out")" </dev/null >/dev/null 2>&1 &
+        halts+=("$!")
     done
 }
 
+# The workers first: words may go to a reader that is gone.
 stop() {
-    stopped=130 stopped_at=$SECONDS
+    halt TERM 20
+    [ "$stopped" != 0 ] || stopped_at=$SECONDS
+    stopped=130
     echo "expertrail: told to stop after $SECONDS s; stopping the workers on all hosts" >&2
-    halt
 }
-trap stop TERM INT
+
+# leave: whatever ends this script, no worker stays because nobody told it.
+leave() {
+    local code=$?
+    trap '' TERM INT HUP
+    halts=()
+    halt TERM 5
+    [ "${#halts[@]}" = 0 ] || wait "${halts[@]}"
+    exit "$code"
+}
+trap stop TERM INT HUP
+trap leave EXIT
+# Not ignored but caught: what this starts gets the signal as usual.
+trap : PIPE
 
 # node STEP NODE: the worker of one node. Lines are marked with the node; files in the log are kept in the log and not shown.
 node() {
@@ -105,16 +121,23 @@ phase() {
         if [ "$told" = 0 ] && [ -n "$failed" ] && [ $((SECONDS - failed_at)) -ge 30 ]; then
             echo "expertrail: node $failed failed 30 s ago; stopping the others" >&2
             told=1
-            halt
+            halt TERM 20
         fi
         # The workers have this deadline too; here it counts for those that do not answer.
         if [ "$stopped" = 0 ] && [ "$SECONDS" -ge $((timeout_s + 30)) ]; then
             echo "expertrail: the run's $timeout_s s are over; stopping the workers on all hosts" >&2
             stopped=124 stopped_at=$SECONDS
-            halt
+            halt TERM 20
         fi
-        # One that does not even stop is left behind rather than waited for.
+        # One that does not even stop is killed, its ranks with it, and left behind rather than waited for.
         if [ "$stopped" != 0 ] && [ $((SECONDS - stopped_at)) -ge 60 ]; then
+            halts=()
+            halt KILL 5
+            [ "${#halts[@]}" = 0 ] || wait "${halts[@]}"
+            sleep 1
+            for node in "${running[@]}"; do
+                [ -e "$out/codes/$node" ] || echo "expertrail: left behind on ${hosts[node]}" >&2
+            done
             break
         fi
         sleep 0.2

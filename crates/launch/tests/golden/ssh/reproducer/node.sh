@@ -1,12 +1,14 @@
 #!/bin/sh
-# Run dsv32-c962e0: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
+# Run bringup: engine command (python3 -m nemo_automodel.recipes.llm.benchmark --benchmark.json_output_path /tmp/summary-{node}.json), 16 nodes of 8 ranks, profile nebius-h100.
 # The part of one node; ssh.sh hands it to a shell there: STEP NODE MASTER DIRECTORY OUTPUTS BINARY.
 # Written by `expertrail render ssh`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -u
 step=$1 node=$2 MASTER_ADDR=$3 files=$4 out=$5 binary=$6
 cd "$files" && mkdir -p "$out" || { echo "expertrail: no $files on $(hostname): ssh.sh --copy makes it" >&2; exit 4; }
 command -v "$binary" >/dev/null || { echo "expertrail: no $binary on $(hostname): ssh.sh --copy brings it, or set hosts.binary to its path" >&2; exit 4; }
+# By this the processes of one start are told from those of another.
+export EXPERTRAIL_OUT="$out"
 # ssh.sh stops the worker by this number: the shell becomes the worker.
 echo "$$" >"$out/worker-$node.pid"
 
@@ -48,7 +50,7 @@ preflight)
 command)
     # command: 128 ranks; RANK and WORLD_SIZE count ranks; each rank gets its NIC in its own process.
     exec "$binary" worker node \
-        --run-id dsv32-c962e0 \
+        --run-id bringup \
         --nodes 16 \
         --ranks-per-node 8 \
         --contract ranks \

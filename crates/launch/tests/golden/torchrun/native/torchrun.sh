@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run bringup-938c03: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
+# Run bringup: engine expertrail (intranode), 2 nodes of 8 ranks, profile crusoe-h200.
 # Start it once on each node. Outputs go to $EXPERTRAIL_OUT, else to out/ beside this file.
 # Written by `expertrail render torchrun`: change run.toml and render again rather than this file.
-# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317
+# shellcheck disable=SC2015,SC2016,SC2029,SC2034,SC2054,SC2317,SC2329
 set -uo pipefail
 
-run_id=bringup-938c03
+run_id=bringup
 fail() {
     echo "expertrail: $2" >&2
     exit "$1"
@@ -13,12 +13,15 @@ fail() {
 
 pid='' stopped=0 first=0 summary=()
 stop() {
+    # What runs first: words may go to a reader that is gone.
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
     stopped=130
     [ "$SECONDS" -lt 1200 ] || stopped=124
     echo "expertrail: told to stop after $SECONDS s; stopping what runs" >&2
-    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
 }
-trap stop TERM INT
+trap stop TERM INT HUP
+# Not ignored but caught: what this starts gets the signal as usual.
+trap : PIPE
 
 # step NAME COMMAND...: runs one command to its end and keeps its exit code. In the background, because a shell acts on a signal only
 # between commands.
@@ -37,6 +40,8 @@ step() {
         code=$?
     done
     pid=''
+    # Ranks that were stopped at the time limit have codes of their own, and those say nothing.
+    [ "$code" = 0 ] || [ "$SECONDS" -lt 1200 ] || [ "$stopped" != 0 ] || stopped=124
     summary+=("step $name: exit code $code after $((SECONDS - started)) s")
     [ "$first" != 0 ] || first=$code
     return "$code"
@@ -78,7 +83,7 @@ finish() {
 }
 
 dir=$(cd -- "$(dirname -- "$0")" && pwd)
-cd "$dir" && grep -q '"id": "bringup-938c03"' run.json || fail 4 "$dir has no run.json of bringup-938c03: the files of the run must lie there"
+cd "$dir" && grep -q '"id": "bringup"' run.json || fail 4 "$dir has no run.json of bringup: the files of the run must lie there"
 files=$dir binary=expertrail
 [ -n "${MASTER_ADDR:-}" ] || fail 2 "set MASTER_ADDR to an address of the first node that all nodes reach (or hosts.names in run.toml)"
 case ${NODE_RANK:-} in
@@ -122,7 +127,7 @@ ranks intranode kept intranode torchrun \
     --master_addr="$MASTER_ADDR" --master_port=29400 --rdzv_id="$run_id" --rdzv_conf=timeout=900 \
     --log_dir="$out/logs/intranode-ranks-node$NODE_RANK" --tee=3 --no-python \
     "$binary" worker rank \
-    --run-id bringup-938c03 \
+    --run-id bringup \
     --ranks-per-node 8 \
     --contract ranks \
     --master "$MASTER_ADDR" \
