@@ -343,10 +343,7 @@ fn the_second_run_is_put_on_the_nodes_of_the_first() {
     let text = "name = \"b\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"x/deepep:efa1.48.0\"\n";
     let nodes = ["ip-10-0-0-7", "ip-10-0-0-9"].map(str::to_owned);
     for (target, words) in [
-        (
-            Target::K8sJob,
-            &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9", "nvidia.com/gpu.present"][..],
-        ),
+        (Target::K8sJob, &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9"][..]),
         (Target::Mpijob, &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9"]),
         (Target::Slurm, &["#SBATCH --nodelist=ip-10-0-0-7,ip-10-0-0-9"]),
     ] {
