@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use expertrail_launch::ab::{self, Difference, Layer, Side};
-use expertrail_launch::bundle::outcome::{DiagnosisLine, End, Outcome, VerdictLine};
+use expertrail_launch::bundle::outcome::{self, DiagnosisLine, End, Outcome, VerdictLine};
 use expertrail_launch::drive::Ending;
 use expertrail_launch::drive::launch::{self, Launched, Plan};
 use expertrail_launch::render;
@@ -343,10 +343,7 @@ fn the_second_run_is_put_on_the_nodes_of_the_first() {
     let text = "name = \"b\"\nengine = \"deepep\"\nprofile = \"aws-p5en\"\nimage = \"x/deepep:efa1.48.0\"\n";
     let nodes = ["ip-10-0-0-7", "ip-10-0-0-9"].map(str::to_owned);
     for (target, words) in [
-        (
-            Target::K8sJob,
-            &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9", "nvidia.com/gpu.present"][..],
-        ),
+        (Target::K8sJob, &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9"][..]),
         (Target::Mpijob, &["key: kubernetes.io/hostname", "- ip-10-0-0-7", "- ip-10-0-0-9"]),
         (Target::Slurm, &["#SBATCH --nodelist=ip-10-0-0-7,ip-10-0-0-9"]),
     ] {
@@ -363,4 +360,14 @@ fn the_second_run_is_put_on_the_nodes_of_the_first() {
             assert!(files.contains(word), "{target:?}: {word}");
         }
     }
+}
+
+/// The outcome is written out in both schemas, because a schema here refers to no other file: they move together.
+#[test]
+fn the_schema_of_a_comparison_holds_that_of_an_outcome() {
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let (whole, part) = (parse(outcome::JSON_SCHEMA), parse(ab::JSON_SCHEMA));
+    let part = &part["properties"]["sides"]["items"]["properties"]["outcome"];
+    assert_eq!(whole["properties"], part["properties"]);
+    assert_eq!(whole["required"], part["required"]);
 }
