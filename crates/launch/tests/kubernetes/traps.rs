@@ -58,7 +58,6 @@ fn variables_that_differ_between_ranks_are_refused() {
         ("RANK", "each rank its own"),
         ("WORLD_SIZE", "nodes and gpus_per_node"),
         ("MASTER_ADDR", "first pod's name"),
-        ("A-B", "no variable's name"),
     ] {
         let text = guide("deepep", "crusoe-b200", 2) + &format!("[env]\n\"{name}\" = \"x\"\n");
         for target in [Target::K8sJob, Target::Mpijob] {
