@@ -12,7 +12,6 @@ use crate::spec::Binary;
 const NAME: &str = "expertrail-launch";
 
 /// What runs need beyond what all need.
-#[allow(clippy::struct_excessive_bools)] // each is a group of rights of its own
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // each is independent of the others
 pub struct Uses {

@@ -100,7 +100,7 @@ echo "node $NODE_RANK of run $run_id, rendezvous $MASTER_ADDR, outputs in $out"
 # Variables of all ranks. No list of HCAs among them: each rank gets its own, in its process.
 export NVSHMEM_HCA_OFFSET=0 # GPU N uses mlx5_(N+0): profile or facts
 export NVSHMEM_IB_ENABLE_IBGDA=1 # GPUs post to the NIC themselves
-export NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100); with = a name means itself alone
+export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1' # the rails, without the frontend (nebius-h100); with = a name means itself alone
 export UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # the rails, without the frontend (nebius-h100)
 export NCCL_IB_DISABLE=0 # never fall back to sockets unseen
 export NCCL_NVLS_ENABLE=1 # NVLink SHARP within the node
