@@ -72,7 +72,7 @@ fn launched(folder: &Path) -> Child {
 
 /// The ranks' processes, when all have begun.
 fn ranks(folder: &Path, count: usize) -> Vec<u32> {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     loop {
         let pid = |rank: usize| {
             let text = fs::read_to_string(folder.join(format!("pid-{rank}"))).ok()?;

@@ -222,7 +222,7 @@ pub struct Outcome {
 /// Hosts of the pods of a run by its objects as Kubernetes described them at the end, node 0's first: known also where no pod came so far as
 /// to say it itself. A node whose pod was placed nowhere has none.
 pub fn placed(bundle: &Bundle) -> BTreeMap<u32, String> {
-    /// Labels that tell which node of the run a pod is: of indexed Jobs, and of MPIJobs' workers.
+    /// Labels that tell which node of the run a pod is: of indexed Jobs, and of workers of an `MPIJob`.
     const INDEX: [&str; 2] =
         ["batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index"];
     let objects = document(bundle, "state/objects.json");

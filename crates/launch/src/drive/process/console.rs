@@ -83,7 +83,7 @@ impl Drop for Console {
 }
 
 /// How long a last look takes at most, however much there is.
-pub(super) const LAST: Duration = Duration::from_secs(60);
+pub(super) const LAST: Duration = Duration::from_mins(1);
 
 /// One line, or a piece of a very long one; false at the end.
 fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> bool {

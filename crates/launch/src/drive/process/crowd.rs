@@ -183,7 +183,7 @@ mod tests {
         let marks = Marks::new("a-123456", &[]);
         for (line, wanted) in [
             ("/bin/expertrail\0worker\0rank\0--run-id\0a-123456\0--\0sh\0", true),
-            ("mpirun\0-np\04\0expertrail\0worker\0rank\0--run-id\0a-123456\0", true),
+            ("mpirun\0-np\x004\0expertrail\0worker\0rank\0--run-id\0a-123456\0", true),
             ("/bin/expertrail\0worker\0rank\0--run-id\0a-1234567\0--\0sh\0", false),
             ("/bin/expertrail\0launch\0run.toml\0--run-id\0a-123456\0", false),
         ] {
