@@ -12,7 +12,7 @@ use expertrail_launch::run::{Run, Target};
 use expertrail_launch::worker::frame::MARK;
 
 use super::{Terminal, agreed, load, stop};
-use crate::node::{Stop, print};
+use crate::node::{Stop, print, safe};
 
 /// A run that is not in Kubernetes.
 pub(super) struct Elsewhere {
@@ -62,6 +62,8 @@ pub(super) fn logs(one: &Elsewhere, all: bool) -> Result<u8, Stop> {
         Some(slurm) => slurm.logs(),
         None => one.hosts().logs(),
     };
+    // What a launch collected, it took away from where the run had written it.
+    let files = if files.is_empty() { collected(&one.folder) } else { files };
     if files.is_empty() {
         return Err(Stop::inconclusive(format!("run {} has written no log yet", one.run.id)));
     }
@@ -83,6 +85,20 @@ pub(super) fn logs(one: &Elsewhere, all: bool) -> Result<u8, Stop> {
     Ok(0)
 }
 
+/// Logs of the newest launch.
+fn collected(folder: &Path) -> Vec<PathBuf> {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()));
+        entries.map(Iterator::collect).unwrap_or_default()
+    };
+    let number = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+    let newest =
+        list(&folder.join("results")).into_iter().filter(|path| number(path).is_some()).max_by_key(number);
+    let mut files = newest.map(|newest| list(&newest.join("logs"))).unwrap_or_default();
+    files.sort();
+    files
+}
+
 /// Prints a log piece by piece, however long it is, without the lines that carry files.
 fn show(file: &Path) -> Result<(), Stop> {
     let failed = |error: std::io::Error| Stop::access(format!("cannot read {}: {error}", file.display()));
@@ -92,7 +108,7 @@ fn show(file: &Path) -> Result<(), Stop> {
     while reader.read_until(b'\n', &mut line).map_err(failed)? > 0 {
         let text = String::from_utf8_lossy(&line);
         if !text.contains(MARK) {
-            print(&text)?;
+            print(&(safe(text.trim_end_matches(['\r', '\n'])) + "\n"))?;
         }
         line.clear();
     }

@@ -205,8 +205,6 @@ fn a_limit_beyond_all_clocks_is_no_panic() {
     let changed = text.replace("\"timeout_s\": 300", &format!("\"timeout_s\": {}", u64::MAX));
     assert_ne!(text, changed);
     fs::write(run.join("run.json"), changed).unwrap();
-    let mut launch = launched(root.path());
-    ranks(root.path(), 1);
-    signal("-INT", launch.id());
-    assert_eq!(launch.wait().unwrap().code(), Some(130));
+    // A description may not say that, and a file may not either.
+    assert_eq!(launched(root.path()).wait().unwrap().code(), Some(2));
 }

@@ -97,7 +97,7 @@ fn bad_input_ends_with_two_and_a_foreign_folder_stays() {
     fs::write(folder.path().join("mine/thesis.txt"), "x").unwrap();
     let out = render(folder.path(), ["slurm", "-o", "mine"]);
     assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
-    assert!(text(&out.stderr).contains("no run.json"), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains("no .rendered"), "{}", text(&out.stderr));
     let none = render(tempfile::tempdir().unwrap().path(), ["slurm", "-o", "x"]);
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("no description"), "{}", text(&none.stderr));
