@@ -92,9 +92,12 @@ fn collected(folder: &Path) -> Vec<PathBuf> {
         entries.map(Iterator::collect).unwrap_or_default()
     };
     let number = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
-    let newest =
-        list(&folder.join("results")).into_iter().filter(|path| number(path).is_some()).max_by_key(number);
-    let mut files = newest.map(|newest| list(&newest.join("logs"))).unwrap_or_default();
+    let mut all: Vec<PathBuf> =
+        list(&folder.join("results")).into_iter().filter(|path| number(path).is_some()).collect();
+    all.sort_by_key(|path| std::cmp::Reverse(number(path)));
+    // One that was refused left none.
+    let mut files =
+        all.iter().map(|one| list(&one.join("logs"))).find(|logs| !logs.is_empty()).unwrap_or_default();
     files.sort();
     files
 }
