@@ -23,12 +23,20 @@ while [ $# -gt 0 ]; do
         --rdzv_conf=timeout=900 | --tee=3) ;;
         --log_dir=*) mkdir -p "${1#*=}" || exit 2 ;;
         --no-python) program=yes ;;
+        --) separated=yes; shift; break ;;
         -*) echo "torchrun: error: unrecognized arguments: $1" >&2; exit 2 ;;
         *) break ;;
     esac
     shift
 done
 [ "$program" = yes ] || { echo "not a Python file: $1" >&2; exit 2; }
+# Python's reader of options looks at the words behind the program too, unless `--` stands before it: on real GPUs torchrun 2.11 took the
+# worker's --master for a shortened option of its own and refused it.
+if [ -z "${separated:-}" ]; then
+    for word in "$@"; do
+        [ "$word" != --master ] || { echo "torchrun: error: ambiguous option: --master could match --master-addr, --master-port" >&2; exit 2; }
+    done
+fi
 export WORLD_SIZE=$((nodes * ranks)) LOCAL_WORLD_SIZE=$ranks GROUP_RANK=$node GROUP_WORLD_SIZE=$nodes
 pids=()
 for ((local = 0; local < ranks; local++)); do

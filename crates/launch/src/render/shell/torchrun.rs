@@ -139,7 +139,7 @@ fn ranks(run: &Run, step: &Step) -> String {
          # which gives it its NIC before its program starts.\n\
          ranks {name} kept {name} torchrun \\\n    --nnodes={nodes} --nproc_per_node={ranks} --node_rank=\"$NODE_RANK\" \\\n    \
          --master_addr=\"$MASTER_ADDR\" --master_port={port} --rdzv_id=\"$run_id\" --rdzv_conf=timeout={RENDEZVOUS_S} \\\n    \
-         --log_dir=\"$out/logs/{name}-ranks-node$NODE_RANK\" --tee=3 --no-python \\\n    \
+         --log_dir=\"$out/logs/{name}-ranks-node$NODE_RANK\" --tee=3 --no-python -- \\\n    \
          {words}",
         name = step.name,
         nodes = step.nodes,

@@ -154,7 +154,7 @@ first=0
 ranks deepep kept deepep torchrun \
     --nnodes=2 --nproc_per_node=8 --node_rank="$NODE_RANK" \
     --master_addr="$MASTER_ADDR" --master_port=29400 --rdzv_id="$run_id" --rdzv_conf=timeout=900 \
-    --log_dir="$out/logs/deepep-ranks-node$NODE_RANK" --tee=3 --no-python \
+    --log_dir="$out/logs/deepep-ranks-node$NODE_RANK" --tee=3 --no-python -- \
     "$binary" worker rank \
     --run-id bringup \
     --ranks-per-node 8 \

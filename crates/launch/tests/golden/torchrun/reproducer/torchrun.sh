@@ -139,7 +139,7 @@ first=0
 ranks command kept command torchrun \
     --nnodes=16 --nproc_per_node=8 --node_rank="$NODE_RANK" \
     --master_addr="$MASTER_ADDR" --master_port=29400 --rdzv_id="$run_id" --rdzv_conf=timeout=900 \
-    --log_dir="$out/logs/command-ranks-node$NODE_RANK" --tee=3 --no-python \
+    --log_dir="$out/logs/command-ranks-node$NODE_RANK" --tee=3 --no-python -- \
     "$binary" worker rank \
     --run-id bringup \
     --ranks-per-node 8 \
