@@ -294,6 +294,14 @@ impl<'a> Hosts<'a> {
     }
 }
 
+/// The search path with this program's own folder last: who starts `target/release/expertrail` by its path has not installed it, and the
+/// scripts name it `expertrail`.
+fn search_path() -> Option<std::ffi::OsString> {
+    let own = std::env::current_exe().ok()?.parent()?.to_owned();
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    std::env::join_paths(std::env::split_paths(&old).chain([own])).ok()
+}
+
 impl System for Hosts<'_> {
     fn describe(&mut self) -> Result<Vec<String>, DriveError> {
         let hosts = self.hosts();
@@ -367,6 +375,9 @@ impl System for Hosts<'_> {
         let (reader, writer) = std::io::pipe().map_err(failed)?;
         let mut command = Command::new("bash");
         command.arg(script).args(self.args()).current_dir(&self.folder).env(OUT, &out);
+        if let Some(path) = search_path() {
+            command.env("PATH", path);
+        }
         // A group of its own: Ctrl-C on the terminal reaches this program, which stops the script and then collects.
         command.stdin(Stdio::null()).process_group(0);
         command.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
