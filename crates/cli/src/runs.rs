@@ -13,7 +13,7 @@ use expertrail_cluster::kube::Process;
 use expertrail_cluster::kube::rights::Subject;
 use expertrail_launch::drive::kube::{self, Place, RealClock, Site, Uses, Which};
 use expertrail_launch::drive::launch::read;
-use expertrail_launch::drive::{DriveError, Event, Show};
+use expertrail_launch::drive::{Event, Show};
 use expertrail_launch::run::{self, Run, Target};
 use expertrail_launch::spec::Spec;
 
@@ -128,16 +128,9 @@ impl expertrail_launch::drive::Stop for Keyboard {
     }
 }
 
-fn stop(error: &DriveError) -> Stop {
-    match error.exit_code() {
-        2 => Stop::usage(error.to_string()),
-        _ => Stop::access(error.to_string()),
-    }
-}
-
 /// The run in a directory.
 fn load(folder: &Path) -> Result<Run, Stop> {
-    read(folder).map_err(|error| stop(&error))
+    Ok(read(folder)?)
 }
 
 /// A run's id, and where it is.
@@ -188,11 +181,11 @@ fn try_status(args: &StatusArgs) -> Result<u8, Stop> {
         let namespace = args.place.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
         (None, Place { context: args.place.context.clone(), namespace })
     };
-    let site = Site::open(&kubectl, &RealClock, &place).map_err(|error| stop(&error))?;
+    let site = Site::open(&kubectl, &RealClock, &place)?;
     let lines = if let Some(id) = &id {
-        kube::status(&site, id).map_err(|error| stop(&error))?
+        kube::status(&site, id)?
     } else {
-        let runs = kube::runs(&site).map_err(|error| stop(&error))?;
+        let runs = kube::runs(&site)?;
         let line = |(id, pods): (&String, &usize)| format!("{id}: {pods} pods");
         Some(runs.iter().map(line).collect()).filter(|lines: &Vec<String>| !lines.is_empty())
     };
@@ -217,7 +210,7 @@ fn try_logs(args: &LogsArgs) -> Result<u8, Stop> {
     }
     let (id, place) = find(&args.run, &args.place)?;
     let kubectl = args.place.kubectl()?;
-    let site = Site::open(&kubectl, &RealClock, &place).map_err(|error| stop(&error))?;
+    let site = Site::open(&kubectl, &RealClock, &place)?;
     let which = match args.node {
         Some(node) => Which::Node(node),
         None if args.all => Which::All,
@@ -230,7 +223,7 @@ fn try_logs(args: &LogsArgs) -> Result<u8, Stop> {
         let mut stdout = std::io::stdout().lock();
         broken |= writeln!(stdout, "{}", safe(line)).and_then(|()| stdout.flush()).is_err();
     };
-    kube::logs(&site, &id, which, follow, &mut out).map_err(|error| stop(&error))?;
+    kube::logs(&site, &id, which, follow, &mut out)?;
     // A reader that has gone (`| head`) is no error.
     Ok(if keyboard.0.is_cancelled() && !broken { 130 } else { 0 })
 }
@@ -246,16 +239,16 @@ fn try_clean(args: &CleanArgs) -> Result<u8, Stop> {
     }
     let (id, place) = find(&args.run, &args.place)?;
     let kubectl = args.place.kubectl()?;
-    let site = Site::open(&kubectl, &RealClock, &place).map_err(|error| stop(&error))?;
+    let site = Site::open(&kubectl, &RealClock, &place)?;
     if !args.yes {
-        let there = kube::status(&site, &id).map_err(|error| stop(&error))?;
+        let there = kube::status(&site, &id)?;
         if let Some(lines) = there
             && !agreed(&lines)?
         {
             return Err(Stop::inconclusive("nothing was removed"));
         }
     }
-    kube::remove(&site, &id, &mut Terminal).map_err(|error| stop(&error))?;
+    kube::remove(&site, &id, &mut Terminal)?;
     Ok(0)
 }
 

@@ -11,7 +11,7 @@ use expertrail_launch::drive::slurm::Slurm;
 use expertrail_launch::run::{Run, Target};
 use expertrail_launch::worker::frame::MARK;
 
-use super::{Terminal, agreed, load, stop};
+use super::{Terminal, agreed, load};
 use crate::node::{Stop, print, safe};
 
 /// A run that is not in Kubernetes.
@@ -47,7 +47,7 @@ impl Elsewhere {
 /// How it stands.
 pub(super) fn status(one: &Elsewhere) -> Result<u8, Stop> {
     let lines = match one.slurm() {
-        Some(slurm) => slurm.status().map_err(|error| stop(&error))?,
+        Some(slurm) => slurm.status()?,
         None => one.hosts().status(),
     };
     if lines.is_empty() {
@@ -121,16 +121,16 @@ fn show(file: &Path) -> Result<(), Stop> {
 /// Ends it.
 pub(super) fn clean(one: &Elsewhere, yes: bool) -> Result<u8, Stop> {
     if let Some(mut slurm) = one.slurm() {
-        let lines = slurm.status().map_err(|error| stop(&error))?;
+        let lines = slurm.status()?;
         if !lines.is_empty() && !yes && !agreed(&lines)? {
             return Err(Stop::inconclusive("nothing was removed"));
         }
-        return slurm.clean(&mut Terminal).map(|()| 0).map_err(|error| stop(&error));
+        return Ok(slurm.clean(&mut Terminal).map(|()| 0)?);
     }
     let mut hosts = one.hosts();
     let lines = hosts.status();
     if !lines.is_empty() && !yes && !agreed(&lines)? {
         return Err(Stop::inconclusive("nothing was removed"));
     }
-    hosts.clean(&mut Terminal).map(|()| 0).map_err(|error| stop(&error))
+    Ok(hosts.clean(&mut Terminal).map(|()| 0)?)
 }

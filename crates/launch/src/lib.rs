@@ -14,4 +14,5 @@ pub mod platform;
 pub mod render;
 pub mod run;
 pub mod spec;
+mod words;
 pub mod worker;

@@ -1,6 +1,8 @@
 //! `run.toml`: what a person writes.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -75,6 +77,23 @@ impl Contract {
             Self::Ranks => "ranks",
             Self::Nodes => "nodes",
         }
+    }
+}
+
+impl fmt::Display for Contract {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Contract {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Ranks, Self::Nodes]
+            .into_iter()
+            .find(|contract| contract.name() == text)
+            .ok_or_else(|| format!("`{text}` is no contract; there are ranks, nodes"))
     }
 }
 

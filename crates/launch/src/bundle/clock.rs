@@ -47,11 +47,6 @@ pub fn span(seconds: u64) -> String {
     }
 }
 
-/// A count with its word: `1 node`, `2 nodes`.
-pub fn count(number: u32, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -71,7 +66,6 @@ mod tests {
         ] {
             assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
-        assert_eq!([count(1, "node"), count(0, "node")], ["1 node", "0 nodes"]);
         assert_eq!([span(42), span(185), span(3725)], ["42 s", "3 min 5 s", "1 h 2 min"]);
     }
 }

@@ -6,8 +6,9 @@ use expertrail_cluster::diagnose::Diagnosed;
 use expertrail_cluster::finding::Status;
 
 use super::analyse::Analysis;
-use super::clock::{count, span};
+use super::clock::span;
 use super::outcome::{Node, Outcome, RankEnd};
+use crate::words::count;
 
 mod figures;
 

@@ -6,6 +6,7 @@ use crate::engine::{DEEPEP_FILE, DEEPEP_TEXT, Place, Word, quote};
 use crate::files::FileSet;
 use crate::run::{Run, Step};
 use crate::spec::{Contract, Engine, Preflight};
+use crate::words::count;
 
 /// The directories are known only where the script runs: their words stay in the line and become the script's variables.
 const DIRECTORIES: [(&str, &str); 2] = [("{files}", "\"$files\""), ("{out}", "\"$out\"")];
@@ -94,11 +95,6 @@ pub(super) fn headline(run: &Run) -> String {
         count(run.gpus_per_node, "rank"),
         run.profile.id
     )
-}
-
-/// `1 node`, `2 nodes`.
-pub(super) fn count(number: u32, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// `1 node`, `each of 2 nodes`.

@@ -7,11 +7,12 @@ mod readme;
 use std::fmt::Write;
 
 use super::RenderError;
-use super::script::{self, contract, count, exports, lines, live, per_node, place, supervision};
+use super::script::{self, contract, exports, lines, live, per_node, place, supervision};
 use crate::engine::{self, Part, Word, quote, worker};
 use crate::files::FileSet;
 use crate::run::{Run, Step};
 use crate::spec::Contract;
+use crate::words::count;
 
 /// The script's name.
 pub const SCRIPT: &str = "run.sbatch";

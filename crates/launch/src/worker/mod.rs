@@ -17,55 +17,15 @@ pub mod store;
 pub mod variables;
 pub mod words;
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use crate::spec::Contract;
 
 /// The hidden subcommand of the binary, with [`EXEC`] after it, that binds a rank to its worker and becomes the rank's program.
 pub const SUBCOMMAND: &str = "worker";
 
 /// See [`SUBCOMMAND`].
 pub const EXEC: &str = "exec";
-
-/// What `RANK` and `WORLD_SIZE` count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Contract {
-    /// Ranks: a process for each GPU, as torchrun starts them.
-    #[default]
-    Ranks,
-    /// Nodes: one process a node, which starts its ranks itself, as `DeepEP`'s own tests do.
-    Nodes,
-}
-
-impl Contract {
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ranks => "ranks",
-            Self::Nodes => "nodes",
-        }
-    }
-}
-
-impl fmt::Display for Contract {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Contract {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Ranks, Self::Nodes]
-            .into_iter()
-            .find(|contract| contract.name() == text)
-            .ok_or_else(|| format!("`{text}` is no contract; there are ranks, nodes"))
-    }
-}
 
 /// How large the run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -88,7 +88,7 @@ pub(super) fn remove(site: &Site<'_>, id: &str, show: &mut dyn Show) -> Result<(
     } else {
         show.show(Event::Step(format!(
             "removing {} of run {id}: {}",
-            count(now.names.len()),
+            crate::words::count(now.names.len(), "object"),
             now.names.join(", ")
         )));
     }
@@ -134,10 +134,6 @@ pub(super) fn remove(site: &Site<'_>, id: &str, show: &mut dyn Show) -> Result<(
     }
     namespace(site, id, show);
     Ok(())
-}
-
-fn count(number: usize) -> String {
-    if number == 1 { "1 object".to_owned() } else { format!("{number} objects") }
 }
 
 fn stays(site: &Site<'_>, id: &str, why: &str) -> DriveError {

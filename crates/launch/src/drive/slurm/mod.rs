@@ -11,9 +11,10 @@ use super::command::{Answer, Call, Programs};
 use super::files::{Taken, remove};
 use super::follow::Follower;
 use super::{Collect, DriveError, Ending, Event, Show, Stop, System};
-use crate::bundle::clock::{count, span};
+use crate::bundle::clock::span;
 use crate::bundle::launch_files;
 use crate::run::Run;
+use crate::words::count;
 use job::{Job, Phase};
 
 /// The batch script of a rendered run.

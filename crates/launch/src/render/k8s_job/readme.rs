@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::render::kube;
-use crate::render::script::count;
 use crate::run::{RENDEZVOUS_S, Run};
+use crate::words::count;
 
 /// The lines above the manifest.
 pub(super) fn head(run: &Run) -> String {

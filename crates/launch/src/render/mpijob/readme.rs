@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use super::{file, ours};
 use crate::render::kube;
-use crate::render::script::{count, each};
+use crate::render::script::each;
 use crate::run::{RENDEZVOUS_S, Run, Step};
+use crate::words::count;
 
 /// The lines above what all steps share.
 pub(super) fn head(run: &Run) -> String {

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use crate::engine::{Part, Word, argv, quote, shell, shell_long, worker};
 use crate::platform::Fabric;
 use crate::render::kube;
-use crate::render::script::count;
 use crate::run::{Run, Step};
+use crate::words::count;
 
 use super::ours;
 

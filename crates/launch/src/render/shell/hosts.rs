@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use crate::engine::quote;
-use crate::render::script::{count, headline};
+use crate::render::script::headline;
 use crate::run::Run;
+use crate::words::count;
 
 /// Name of the list of hosts.
 pub(super) const HOSTFILE: &str = "hostfile";

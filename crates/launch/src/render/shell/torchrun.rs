@@ -6,9 +6,10 @@ use super::hosts;
 use crate::engine::{self, Part, quote, worker};
 use crate::files::FileSet;
 use crate::render::RenderError;
-use crate::render::script::{self, contract, count, exports, lines, live, place, supervision};
+use crate::render::script::{self, contract, exports, lines, live, place, supervision};
 use crate::run::{RENDEZVOUS_S, Run, Step};
 use crate::spec::Contract;
+use crate::words::count;
 
 pub(super) fn render(run: &Run) -> Result<FileSet, RenderError> {
     if let Some(step) = run.steps.iter().find(|step| step.contract == Contract::Nodes) {

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::engine::quote;
-use crate::render::script::count;
 use crate::run::Run;
+use crate::words::count;
 
 /// Slurm sends the signal up to 60 s early, and 30 s before the end: ranks still have all of their time.
 const MARGIN_S: u64 = 120;
