@@ -565,6 +565,25 @@ fn alltoall() {
 
 // Our own results.
 
+/// How many files below `folder` say that they are a result of ours: what judge is to find there, whatever is added.
+fn results_under(folder: &Path) -> usize {
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| {
+            if path.is_dir() {
+                results_under(&path)
+            } else {
+                let bytes = std::fs::read(&path).unwrap();
+                usize::from(
+                    serde_json::from_slice::<serde_json::Value>(&bytes)
+                        .is_ok_and(|value| value["schema"] == "expertrail.result/1"),
+                )
+            }
+        })
+        .sum()
+}
+
 #[test]
 fn own_results() {
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
@@ -581,8 +600,23 @@ fn own_results() {
     near(dispatch.fraction, 301.508 / 384.117, 1e-4);
     // A folder: what is no result in it does not matter.
     let all = judge::judge(&judge::read_paths(&[results.join("h200-x2")]).unwrap(), &Options::default());
-    assert_eq!(all.runs.iter().filter(|run| run.kind == Kind::Expertrail).count(), 4);
+    assert_eq!(
+        all.runs.iter().filter(|run| run.kind == Kind::Expertrail).count(),
+        results_under(&results.join("h200-x2")),
+        "{}",
+        all.text()
+    );
     assert_ne!(all.verdict.status, Outcome::Fail, "{}", all.text());
+    // Short calls: 4.2 MB at the 342.4 GB/s that 16 SMs pushed are 12.2 us, and half of 12.2 / (12.2 + 50) is 0.098. The call took 67.7 us:
+    // 0.18 of those 342.4.
+    let quick = judge::judge(
+        &judge::read_paths(&[results.join("h200-x2/launch/torchrun-quick.json")]).unwrap(),
+        &Options::default(),
+    );
+    outcome(&quick, Outcome::Pass, 0);
+    let dispatch = metric(&quick, "intra-node dispatch bf16 isolated 16 SMs");
+    near(dispatch.share, 0.1806 / 0.0983, 0.01);
+    assert!(dispatch.why.contains("0.50 for long calls, and here 12 us of bytes"), "{}", dispatch.why);
     // On the CPU plain copies are the yardstick, and calls may beat it: a warning, because a share of it says nothing.
     let cpu = judge::judge(
         &judge::read_paths(&[results.join("cpu-2core/deepseek-v3-bf16-r4.json")]).unwrap(),

@@ -76,6 +76,8 @@ pub struct Prior {
     pub transport: String,
     /// Share of the ceiling.
     pub low: f64,
+    /// What a call takes besides its bytes, microseconds: a short call reaches a smaller share of the link for that alone.
+    pub fixed_us: f64,
     /// Where that is from.
     pub source: String,
 }
@@ -118,6 +120,16 @@ pub struct Reference {
     pub note: String,
     /// Its authors have withdrawn it.
     pub retired: bool,
+}
+
+impl Prior {
+    /// The least share of the link that a call is expected to reach whose bytes alone take `bytes_us` there.
+    pub fn low_for(&self, bytes_us: Option<f64>) -> f64 {
+        match bytes_us {
+            Some(us) if us > 0.0 && self.fixed_us > 0.0 => self.low * us / (us + self.fixed_us),
+            _ => self.low,
+        }
+    }
 }
 
 impl Reference {
@@ -265,6 +277,7 @@ mod tests {
         }
         for prior in &file.priors {
             assert!(prior.low > 0.0 && prior.low < 1.0 && !prior.source.is_empty(), "{prior:?}");
+            assert!((0.0..1000.0).contains(&prior.fixed_us), "{prior:?}");
         }
     }
 

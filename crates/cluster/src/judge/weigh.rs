@@ -590,7 +590,10 @@ fn by_roofline(known: &Known<'_>, file: &References, other: &str, metric: &mut M
     };
     let of = ceiling.prior_of_gb_s.unwrap_or(ceiling.logical_gb_s);
     let Some(fraction) = metric.fraction.filter(|_| of > 0.0) else { return };
-    let share = fraction * ceiling.logical_gb_s / (of * prior.low);
+    // GB/s x us: thousands of bytes, and by the link's GB/s the time that they take there.
+    let bytes_us = metric.time_us.map(|us| us * fraction * ceiling.logical_gb_s / of);
+    let low = prior.low_for(bytes_us);
+    let share = fraction * ceiling.logical_gb_s / (of * low);
     metric.basis = Basis::Roofline;
     metric.share = Some(share);
     metric.status = grade(share);
@@ -598,11 +601,17 @@ fn by_roofline(known: &Known<'_>, file: &References, other: &str, metric: &mut M
         Some(push) if push < ceiling.logical_gb_s => format!(", {push:.1} by as many SMs"),
         _ => String::new(),
     };
+    // Said where it changes what is expected by a tenth or more.
+    let short = match bytes_us {
+        Some(us) if low < prior.low * 0.9 => format!(
+            ": {:.2} for long calls, and here {us:.0} us of bytes meet up to {:.0} us of the call itself",
+            prior.low, prior.fixed_us
+        ),
+        _ => String::new(),
+    };
     metric.why = format!(
-        "no reference for these settings{other}: {fraction:.2} of the roofline {:.1} ({}{pushed}), {} expected",
-        ceiling.logical_gb_s,
-        ceiling.how,
-        format_args!("{:.2} or more", prior.low)
+        "no reference for these settings{other}: {fraction:.2} of the roofline {:.1} ({}{pushed}), {low:.2} or more expected{short}",
+        ceiling.logical_gb_s, ceiling.how,
     );
 }
 
