@@ -1,0 +1,15 @@
+//! Transports between nodes: one small trait ([`Transport`]), and what stands behind it.
+//!
+//! A transport writes bytes of a registered region into a registered region of a peer and delivers a 32-bit immediate
+//! with them. Nothing else is promised: writes overtake each other, completions come in any order, and a write that was
+//! posted earlier may arrive later. Whoever builds on it counts arrivals ([`expertrail_core::hop`]) and never infers one
+//! from another.
+
+pub mod error;
+pub mod transport;
+
+pub use error::{FabricError, Result};
+pub use transport::{
+    Addressing, Capabilities, Completion, Memory, PeerId, Place, Posted, RegionId, RemoteRegion, Transport,
+    Write,
+};
