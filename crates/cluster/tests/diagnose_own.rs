@@ -46,7 +46,7 @@ fn failures_of_a_communicator_name_the_culprit() {
         (Cause::Protocol, "expertrail-calls-differ"),
     ] {
         let failure = failure(cause);
-        let host = HostError::Failed { rank: 7, failure };
+        let host = HostError::Failed { rank: 7, failure, way: String::new() };
         let cuda = CudaError::Failed { rank: 7, failure, expected: 3, seen: 2 };
         for text in [failure.to_string(), host.to_string(), cuda.to_string()] {
             assert_eq!(found(&text, id).subject.as_deref(), Some("rank 31"), "{text}");

@@ -23,6 +23,12 @@ pub enum Phase {
     CombineDone = 5,
     /// A barrier of the communicator.
     Barrier = 6,
+    /// The start of a call, announced between nodes.
+    RailNotify = 7,
+    /// Rows of a dispatch that cross between nodes.
+    RailDispatch = 8,
+    /// Rows of a combine that cross between nodes.
+    RailCombine = 9,
 }
 
 impl Phase {
@@ -36,6 +42,9 @@ impl Phase {
             4 => Self::CombineStaging,
             5 => Self::CombineDone,
             6 => Self::Barrier,
+            7 => Self::RailNotify,
+            8 => Self::RailDispatch,
+            9 => Self::RailCombine,
             _ => Self::Idle,
         }
     }
@@ -51,6 +60,9 @@ impl fmt::Display for Phase {
             Self::CombineStaging => "combine: staged rows",
             Self::CombineDone => "combine: end",
             Self::Barrier => "barrier",
+            Self::RailNotify => "start of a call between nodes",
+            Self::RailDispatch => "dispatch: rows between nodes",
+            Self::RailCombine => "combine: rows between nodes",
         })
     }
 }
@@ -69,6 +81,8 @@ pub enum Cause {
     Cancelled = 4,
     /// The culprit announced memory that it does not have.
     Protocol = 5,
+    /// The network between the reporter and the culprit failed.
+    Network = 6,
 }
 
 impl Cause {
@@ -80,6 +94,7 @@ impl Cause {
             2 => Self::Left,
             3 => Self::Deadline,
             5 => Self::Protocol,
+            6 => Self::Network,
             _ => Self::Cancelled,
         }
     }
@@ -147,6 +162,11 @@ impl fmt::Display for Failure {
                 "rank {culprit} announced memory outside of its segment (found by rank {reporter} in {phase}, \
                  call {epoch}); the ranks must run the same program"
             ),
+            Cause::Network => write!(
+                f,
+                "the network between rank {reporter} and rank {culprit} failed in {phase}, call {epoch}; look at the link \
+                 of both, then build a new communicator"
+            ),
             Cause::Cancelled => write!(f, "cancelled at rank {reporter} in {phase}, call {epoch}"),
         }
     }
@@ -158,7 +178,9 @@ mod tests {
 
     #[test]
     fn a_failure_survives_its_word() {
-        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol] {
+        for cause in
+            [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol, Cause::Network]
+        {
             let failure =
                 Failure { cause, culprit: 4095, reporter: 17, phase: Phase::CombineStaging, epoch: 1 << 31 };
             assert_ne!(failure.to_word(), 0);
@@ -171,7 +193,7 @@ mod tests {
     }
 
     /// Discriminants are the interface between ranks: kernels and peers of another build write them as numbers.
-    const NUMBERED: [(u8, Phase, &str); 7] = [
+    const NUMBERED: [(u8, Phase, &str); 10] = [
         (0, Phase::Idle, "between calls"),
         (1, Phase::DispatchNotify, "dispatch: count exchange"),
         (2, Phase::DispatchData, "dispatch: rows"),
@@ -179,6 +201,9 @@ mod tests {
         (4, Phase::CombineStaging, "combine: staged rows"),
         (5, Phase::CombineDone, "combine: end"),
         (6, Phase::Barrier, "barrier"),
+        (7, Phase::RailNotify, "start of a call between nodes"),
+        (8, Phase::RailDispatch, "dispatch: rows between nodes"),
+        (9, Phase::RailCombine, "combine: rows between nodes"),
     ];
 
     #[test]
@@ -188,22 +213,23 @@ mod tests {
             assert_eq!(Phase::from_bits(bits), phase);
             assert_eq!(phase.to_string(), words);
         }
-        for bits in 7..=u8::MAX {
+        for bits in 10..=u8::MAX {
             assert_eq!(Phase::from_bits(bits), Phase::Idle, "{bits}");
         }
     }
 
     #[test]
     fn causes_keep_their_numbers() {
-        let numbers = [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol];
-        assert_eq!(numbers.map(|cause| cause as u8), [1, 2, 3, 4, 5]);
+        let numbers =
+            [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol, Cause::Network];
+        assert_eq!(numbers.map(|cause| cause as u8), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
     fn messages_name_culprit_reporter_phase_and_call() {
         let failure =
             |cause| Failure { cause, culprit: 31, reporter: 7, phase: Phase::CombineStaging, epoch: 907 };
-        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Protocol] {
+        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Protocol, Cause::Network] {
             let text = failure(cause).to_string();
             for part in ["rank 31", "rank 7", "combine: staged rows", "call 907"] {
                 assert!(text.contains(part), "{cause:?}: no {part:?} in {text:?}");

@@ -524,10 +524,16 @@ __device__ void reduce(const Args& a, const Wait& wait, Tables& t, char* buffer,
         else if (nodes) sum_nodes(a, token, rows, count);
         else sum(a, token, rows, count);
         if (a.out_weights && lane < w->top_k) {
+            // Each node's first, as the rows are; of one declared node that is all.
             float gathered = 0.0f;
-            for (u32 i = 0; i < count; i++)
-                gathered = __fadd_rn(
-                    gathered, reinterpret_cast<const float*>(t.peer[rows[i].rank].landed_weights)[static_cast<u64>(rows[i].slot) * w->top_k + lane]);
+            for (u32 i = 0; i < count;) {
+                const u32 node = rows[i].rank / w->ranks_per_node;
+                float part = 0.0f;
+                for (; i < count && rows[i].rank / w->ranks_per_node == node; i++)
+                    part = __fadd_rn(
+                        part, reinterpret_cast<const float*>(t.peer[rows[i].rank].landed_weights)[static_cast<u64>(rows[i].slot) * w->top_k + lane]);
+                gathered = __fadd_rn(gathered, part);
+            }
             a.out_weights[static_cast<u64>(token) * w->top_k + lane] = gathered;
         }
         __syncwarp();

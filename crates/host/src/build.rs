@@ -1,7 +1,8 @@
 //! Build: every rank makes its segment, all exchange where theirs are, and each maps all.
 
 use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use expertrail_core::output::{OutputKind, OutputLayout, generous, uniform_arrivals};
@@ -12,6 +13,7 @@ use crate::control::{Control, ControlLayout};
 use crate::copy::Stores;
 use crate::error::{HostError, Result, bytes_text};
 use crate::pool::{GRAIN, Pool};
+use crate::rail::RailNames;
 use crate::segment::{PeerFd, Segment};
 use crate::simd::Simd;
 use crate::staging::Rings;
@@ -80,9 +82,15 @@ struct Prepared {
     token: u64,
 }
 
-pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
-    let rank = group.rank();
-    let prepared = prepare(group, config);
+/// Builds over `group`, whose ranks are `node_ranks` of the declared topology: all, or those of one node.
+pub(crate) fn build(
+    group: &Group,
+    config: &HostConfig,
+    (node_ranks, rails): (Range<usize>, Option<RailNames>),
+) -> Result<Built> {
+    let first = node_ranks.start;
+    let rank = first + group.rank();
+    let prepared = prepare(group, config, &node_ranks);
     let card = match &prepared {
         Ok(prepared) => Card::new(config, prepared).encode(),
         // The others must not wait for a rank that cannot build.
@@ -94,20 +102,21 @@ pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
         .iter()
         .enumerate()
         .map(|(peer, bytes)| {
+            let peer = first + peer;
             Card::decode(bytes).map_err(|reason| HostError::PeerBuild { rank, peer, reason })
         })
         .collect::<Result<Vec<Card>>>()?;
-    agree(&cards)?;
+    agree(&cards, first)?;
 
     let own = Arc::new(prepared.segment);
     let opened: Result<Vec<Arc<Segment>>> = cards
         .iter()
         .enumerate()
         .map(|(peer, card)| {
-            if peer == rank {
+            if first + peer == rank {
                 return Ok(own.clone());
             }
-            let segment = Segment::open(rank, peer, card.at, prepared.regions.total)?;
+            let segment = Segment::open(rank, first + peer, card.at, prepared.regions.total)?;
             Ok(Arc::new(segment))
         })
         .collect();
@@ -116,11 +125,11 @@ pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
             if !Control::new(segment.clone(), prepared.control).belongs_to(card.token) {
                 let path = format!("/proc/{}/fd/{}", card.at.pid, card.at.fd);
                 let reason = "it is not a segment of this job".to_owned();
-                return Err(HostError::Segment { rank, peer, pid: card.at.pid, path, reason });
+                return Err(HostError::Segment { rank, peer: first + peer, pid: card.at.pid, path, reason });
             }
         }
         let controls = segments.iter().map(|s| Control::new(s.clone(), prepared.control)).collect::<Vec<_>>();
-        let watch = watch(rank, &cards, &controls)?;
+        let watch = watch(rank, first, (&cards, &controls))?;
         Ok((segments, controls, watch))
     });
     // Everybody keeps its segment until everybody has mapped it, and a rank that could not says so.
@@ -129,12 +138,15 @@ pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
     let (segments, controls, watch) = opened?;
     if let Some(peer) = words.iter().position(|word| !word.is_empty()) {
         let reason = String::from_utf8_lossy(&words[peer]).into_owned();
-        return Err(HostError::PeerBuild { rank, peer, reason });
+        return Err(HostError::PeerBuild { rank, peer: first + peer, reason });
     }
 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // A proxy serves each rank of several nodes.
+    let spin = cards.len() * if rails.is_some() { 2 } else { 1 } <= cores;
     let world = World {
         rank,
+        node_ranks,
         token: cards[0].token,
         topology: config.topology,
         placement: prepared.placement,
@@ -143,22 +155,24 @@ pub(crate) fn build(group: &Group, config: &HostConfig) -> Result<Built> {
         regions: prepared.regions,
         deadline: config.deadline.min(LONGEST_DEADLINE),
         cancel: config.cancel.clone(),
-        spin: config.topology.ranks() <= cores,
+        spin,
         segments,
         controls,
         pool: Pool::new(prepared.regions.pool, prepared.regions.pool_bytes),
+        rails,
+        detail: OnceLock::new(),
     };
     Ok(Built { world: Arc::new(world), rings: prepared.rings, watch })
 }
 
-fn prepare(group: &Group, config: &HostConfig) -> Result<Prepared> {
-    let rank = group.rank();
+fn prepare(group: &Group, config: &HostConfig, node_ranks: &Range<usize>) -> Result<Prepared> {
+    let rank = node_ranks.start + group.rank();
     let misuse = |error| HostError::Misuse { rank, error };
     let ranks = config.topology.ranks();
-    if ranks != group.size() {
+    if node_ranks.len() != group.size() {
         return Err(HostError::Setting {
             name: "topology",
-            value: format!("{ranks} ranks"),
+            value: format!("{} ranks", node_ranks.len()),
             wanted: format!("the group's {} ranks", group.size()),
         });
     }
@@ -173,16 +187,19 @@ fn prepare(group: &Group, config: &HostConfig) -> Result<Prepared> {
     }
     let placement = Placement::new(config.shape.experts, ranks).map_err(misuse)?;
     let simd = config.simd.map_or_else(Simd::from_env, Ok)?;
-    let rings = Rings::new(ranks, config.shape.hidden)?;
-    let control = ControlLayout::new(ranks, config.shape.experts);
-    let sizes = Sizes::new(config, &placement, rings, control);
+    let here = node_ranks.len();
+    let rings = Rings::new(here, config.shape.hidden)?;
+    // Of every source, the counts of this node's ranks and experts.
+    let counts = config.topology.ranks() / here * (here + most_experts_of_node(&placement, here));
+    let control = ControlLayout::new(here, counts);
+    let sizes = Sizes::new(config, &placement, (rings, here), control);
     if let Some(limit) = crate::memory::limit(config.memory_limit)
-        && sizes.expected.saturating_mul(ranks as u64) > limit.bytes
+        && sizes.expected.saturating_mul(here as u64) > limit.bytes
     {
         return Err(HostError::SharedMemory {
-            ranks,
+            ranks: here,
             needed: bytes_text(sizes.expected),
-            total: bytes_text(sizes.expected.saturating_mul(ranks as u64)),
+            total: bytes_text(sizes.expected.saturating_mul(here as u64)),
             limit: bytes_text(limit.bytes),
             source_of_limit: limit.source,
         });
@@ -193,6 +210,15 @@ fn prepare(group: &Group, config: &HostConfig) -> Result<Prepared> {
     Ok(Prepared { simd, rings, control, placement, regions: sizes.regions, segment, token })
 }
 
+/// The most experts that `here` ranks of one node have together; blocks of experts differ by one at the most.
+pub(crate) fn most_experts_of_node(placement: &Placement, here: usize) -> usize {
+    (0..placement.ranks())
+        .step_by(here)
+        .map(|first| placement.experts_of(first + here - 1).end - placement.experts_of(first).start)
+        .max()
+        .unwrap_or(0)
+}
+
 /// Sizes of a segment, and what of it will probably hold memory.
 struct Sizes {
     regions: Regions,
@@ -200,7 +226,12 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(config: &HostConfig, placement: &Placement, rings: Rings, control: ControlLayout) -> Self {
+    fn new(
+        config: &HostConfig,
+        placement: &Placement,
+        (rings, here): (Rings, usize),
+        control: ControlLayout,
+    ) -> Self {
         let Shape { max_tokens, hidden, top_k, .. } = config.shape;
         let ranks = config.topology.ranks();
         let kind = OutputKind { dtype: Dtype::Bf16, hidden, top_k, cached: false, weights: true };
@@ -218,7 +249,7 @@ impl Sizes {
         let fallback_bytes = output(ranks * max_tokens * top_k + padding, ranks * max_tokens);
 
         let staging = control.bytes;
-        let pool = staging + pages(rings.bytes(ranks));
+        let pool = staging + pages(rings.bytes(here));
         let first = pool + pool_bytes;
         let fallback = [first, first + fallback_bytes];
         let total = first + 2 * fallback_bytes;
@@ -228,20 +259,22 @@ impl Sizes {
     }
 }
 
-fn watch(rank: usize, cards: &[Card], controls: &[Control]) -> Result<Option<DeathWatch>> {
+fn watch(rank: usize, first: usize, (cards, controls): (&[Card], &[Control])) -> Result<Option<DeathWatch>> {
     let own_pid = std::process::id();
     // Ranks that are threads of one process (tests) end with it; nothing to watch.
     let peers: Vec<(usize, u32)> = cards
         .iter()
         .enumerate()
         .filter(|(_, c)| c.at.pid != own_pid)
-        .map(|(peer, c)| (peer, c.at.pid))
+        .map(|(peer, c)| (first + peer, c.at.pid))
         .collect();
     if peers.is_empty() {
         return Ok(None);
     }
     let controls = controls.to_vec();
-    DeathWatch::new(peers, move |peer| World::peer_ended(&controls[rank], &controls[peer], rank, peer))
+    DeathWatch::new(peers, move |peer| {
+        World::peer_ended(&controls[rank - first], &controls[peer - first], rank, peer);
+    })
         .map(Some)
         .map_err(|error| HostError::System {
             rank,
@@ -347,13 +380,13 @@ impl Card {
     }
 }
 
-/// All cards must agree with rank 0's; the first that does not is named with both values.
-fn agree(cards: &[Card]) -> Result<()> {
+/// All cards must agree with the first's, of rank `a`; the first that does not is named with both values.
+fn agree(cards: &[Card], a: usize) -> Result<()> {
     let first = &cards[0];
-    for (b, card) in cards.iter().enumerate().skip(1) {
+    for (card, b) in cards.iter().zip(a..).skip(1) {
         if card.boot != first.boot {
             let (a_host, b_host) = (first.host.clone(), card.host.clone());
-            return Err(HostError::NotOneHost { a: 0, a_host, b, b_host });
+            return Err(HostError::NotOneHost { a, a_host, b, b_host });
         }
         let same = [
             ("the shape", first.shape.to_string(), card.shape.to_string()),
@@ -363,7 +396,7 @@ fn agree(cards: &[Card]) -> Result<()> {
         ];
         for (what, a_value, b_value) in same {
             if a_value != b_value {
-                return Err(HostError::Disagree { what, a: 0, a_value, b, b_value });
+                return Err(HostError::Disagree { what, a, a_value, b, b_value });
             }
         }
     }
@@ -402,11 +435,11 @@ mod tests {
     fn a_different_shape_is_named_with_both_values() {
         let mut other = card();
         other.shape.hidden = 2048;
-        let text = agree(&[card(), card(), other]).unwrap_err().to_string();
+        let text = agree(&[card(), card(), other], 0).unwrap_err().to_string();
         assert!(text.contains("rank 0 has 4096 tokens x 7168 hidden, top-8 of 256"), "{text}");
         assert!(text.contains("rank 2 has 4096 tokens x 2048 hidden, top-8 of 256"), "{text}");
         let mut other = card();
         (other.boot, other.host) = ("c".to_owned(), "n2".to_owned());
-        assert!(agree(&[card(), other]).unwrap_err().to_string().contains("host n2"));
+        assert!(agree(&[card(), other], 0).unwrap_err().to_string().contains("host n2"));
     }
 }

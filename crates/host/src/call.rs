@@ -124,7 +124,7 @@ impl<'a> Combine<'a> {
     }
 
     /// Sends weights back too, `[arrivals, top_k]` as dispatch gave them: each token's are summed over its
-    /// ranks, ascending (the backward pass of the router needs this).
+    /// ranks, ascending, by node first where several are declared (the backward pass of the router needs this).
     #[must_use]
     pub fn topk_weights(mut self, weights: &'a [f32]) -> Self {
         self.topk_weights = Some(weights);

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use expertrail_core::plan::Destination;
 use expertrail_core::{Bf16, CoreError, Handle, Layout};
 
 use crate::call::{Combine, CombinePhases, Signature};
@@ -137,9 +138,12 @@ impl HostCommunicator {
         let handle = args.handle;
         let copier = self.copier(std::mem::size_of_val(out));
         let mut scratch = Scratch { out: vec![Bf16(0); hidden], own: vec![Bf16(0); hidden] };
-        let to_push: Vec<u32> = (0..world.ranks())
+        let own_staged = sources.owners[world.local(world.rank)].is_none();
+        let to_push: Vec<u32> = world
+            .node_ranks
+            .clone()
             .map(|source| {
-                let staged = sources.owners[world.rank].is_none() && source != world.rank;
+                let staged = own_staged && source != world.rank;
                 if staged { handle.matrix().count(source, world.rank) as u32 } else { 0 }
             })
             .collect();
@@ -148,6 +152,7 @@ impl HostCommunicator {
         let mut next = 0;
         loop {
             let pushed = exchange.push(|source, index, slot| {
+                let source = world.node_ranks.start + source;
                 let arrival = handle.arrivals().source_starts[source] as usize + index;
                 // SAFETY: a free slot of this rank's own ring holds one row.
                 let slot = unsafe { std::slice::from_raw_parts_mut(slot, hidden) };
@@ -280,7 +285,7 @@ struct Scratch {
     own: Vec<Bf16>,
 }
 
-/// Where this source finds its rows at each owner.
+/// Where this source finds its rows at each owner, by the owner's place on the node.
 struct Sources<'a> {
     world: &'a World,
     /// The first of this source's rows where the owner's input lies in shared memory; `None` where it stages.
@@ -293,7 +298,7 @@ impl<'a> Sources<'a> {
     fn new(world: &'a World, wait: Wait, args: &Combine<'_>, records: &[Record]) -> Result<Self> {
         let matrix = args.handle.matrix();
         let mut sources = Self { world, owners: Vec::new(), weights: Vec::new() };
-        for (owner, record) in records.iter().enumerate() {
+        for (owner, record) in world.node_ranks.clone().zip(records) {
             let first = matrix.arrival_offset(world.rank, owner);
             let arrivals = matrix.arrivals(owner);
             sources.owners.push(if record.base == NOWHERE {
@@ -315,8 +320,8 @@ impl<'a> Sources<'a> {
     /// The first row of `token` that is not there yet: (owner, index).
     fn missing(&self, handle: &Handle, token: usize, exchange: &mut Exchange<'_>) -> Option<(usize, u32)> {
         handle.plan().destinations(token).iter().find_map(|d| {
-            let owner = d.rank as usize;
-            let staged = self.owners[owner].is_none() && owner != self.world.rank;
+            let owner = self.world.local(d.rank as usize);
+            let staged = self.owners[owner].is_none() && d.rank as usize != self.world.rank;
             (staged && !exchange.is_there(owner, d.slot)).then_some((owner, d.slot))
         })
     }
@@ -336,10 +341,10 @@ impl<'a> Sources<'a> {
         let mut node_ends = [0u8; MAX_ROWS];
         let mut nodes = 0;
         for (i, d) in destinations.iter().enumerate() {
-            let owner = d.rank as usize;
+            let owner = world.local(d.rank as usize);
             rows[i] = match self.owners[owner] {
                 Some(first) => first.wrapping_add(d.slot as usize * hidden),
-                None if owner == world.rank => {
+                None if d.rank as usize == world.rank => {
                     let arrival = args.handle.arrivals().source_starts[world.rank] as usize + d.slot as usize;
                     if args.handle.layout() == Layout::BySource {
                         args.rows[arrival * hidden..].as_ptr()
@@ -350,7 +355,7 @@ impl<'a> Sources<'a> {
                 }
                 None => exchange.row(owner, d.slot),
             };
-            let node = |d: &expertrail_core::plan::Destination| world.topology.node_of(d.rank as usize);
+            let node = |d: &Destination| world.topology.node_of(d.rank as usize);
             if destinations.get(i + 1).map(node) != Some(node(d)) {
                 node_ends[nodes] = i as u8 + 1;
                 nodes += 1;
@@ -372,25 +377,29 @@ impl<'a> Sources<'a> {
             copier.copy(scratch.out.as_ptr().cast(), out.as_mut_ptr().cast(), 2 * hidden);
         }
         for d in destinations {
-            let owner = d.rank as usize;
-            if self.owners[owner].is_none() && owner != world.rank {
+            let owner = world.local(d.rank as usize);
+            if self.owners[owner].is_none() && d.rank as usize != world.rank {
                 exchange.take(owner, d.slot);
             }
         }
     }
 
-    /// Sums each token's weights over its ranks, ascending.
+    /// Sums each token's weights over the ranks of each node, ascending, and those sums over the nodes, ascending.
     fn gather_weights(&self, handle: &Handle, top_k: usize) -> Option<Vec<f32>> {
         if self.weights.is_empty() {
             return None;
         }
         let mut gathered = vec![0f32; handle.tokens() * top_k];
         for (token, sums) in gathered.chunks_exact_mut(top_k).enumerate() {
-            for d in handle.plan().destinations(token) {
-                let first = self.weights[d.rank as usize].wrapping_add(d.slot as usize * top_k);
+            let node = |d: &Destination| self.world.topology.node_of(d.rank as usize);
+            for of_node in handle.plan().destinations(token).chunk_by(|a, b| node(a) == node(b)) {
                 for (k, sum) in sums.iter_mut().enumerate() {
-                    // SAFETY: `Sources::new` checked that all arrivals' weights lie in the owner's segment.
-                    *sum += unsafe { first.add(k).read() };
+                    *sum += of_node.iter().fold(0.0, |sum, d| {
+                        let owner = self.world.local(d.rank as usize);
+                        let at = self.weights[owner].wrapping_add(d.slot as usize * top_k + k);
+                        // SAFETY: `Sources::new` checked that all arrivals' weights lie in the owner's segment.
+                        sum + unsafe { at.read() }
+                    });
                 }
             }
         }

@@ -60,7 +60,7 @@ impl HostCommunicator {
     /// different settings, [`HostError::NotOneHost`], [`HostError::SharedMemory`], [`HostError::Staging`],
     /// [`HostError::Segment`], [`HostError::System`], [`HostError::Group`].
     pub fn build(group: &expertrail_group::Group, config: &HostConfig) -> Result<Self> {
-        let Built { world, rings, watch } = crate::build::build(group, config)?;
+        let Built { world, rings, watch } = crate::build::build(group, config, 0..config.topology.ranks())?;
         Ok(Self {
             world,
             rings,
@@ -166,7 +166,7 @@ impl HostCommunicator {
         Ok(state)
     }
 
-    /// Publishes this rank's record (and counts) and gives those of all ranks.
+    /// Publishes this rank's record (and counts) and gives those of the ranks of this node.
     ///
     /// A call that some rank refused, or that differs between ranks, ends here on every rank, before anything
     /// moved; all compare with rank 0's record, so all name the same two ranks.
@@ -184,10 +184,12 @@ impl HostCommunicator {
         let refused = |r: &Record| r.signature == Signature::REFUSED.0;
         let differs = |r: &Record| (r.signature, r.origin) != (records[0].signature, records[0].origin);
         let call = |r: &Record| Signature(r.signature).describe(r.origin);
+        let first = world.node_ranks.start;
         let error = if let Some(peer) = records.iter().position(refused) {
-            HostError::Refused { rank: world.rank, peer, epoch }
+            HostError::Refused { rank: world.rank, peer: first + peer, epoch }
         } else if let Some(b) = records.iter().position(differs) {
-            HostError::Mismatch { epoch, a: 0, a_call: call(&records[0]), b, b_call: call(&records[b]) }
+            let (a_call, b_call) = (call(&records[0]), call(&records[b]));
+            HostError::Mismatch { epoch, a: first, a_call, b: first + b, b_call }
         } else {
             return Ok(records);
         };

@@ -6,6 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use expertrail_core::hop::CallHeader;
+
+use crate::call::Signature;
 use crate::flag::Bell;
 use crate::futex::SharedFutex;
 use crate::segment::Segment;
@@ -21,7 +24,7 @@ const DONE: usize = LINE + 8;
 const BELL: usize = LINE + 16;
 const DOOR: usize = 2 * LINE;
 const RECORDS: usize = 3 * LINE;
-const RECORD_WORDS: usize = 8;
+const RECORD_WORDS: usize = 12;
 
 /// Offsets that depend on the shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +38,10 @@ pub(crate) struct ControlLayout {
 }
 
 impl ControlLayout {
-    pub(crate) fn new(ranks: usize, experts: usize) -> Self {
+    /// For `ranks` ranks of a node, each of which publishes `words` counts for a call.
+    pub(crate) fn new(ranks: usize, words: usize) -> Self {
         let counts = RECORDS + 2 * RECORD_WORDS * 8;
-        let counts_stride = (4 * (ranks + experts)).next_multiple_of(LINE);
+        let counts_stride = (4 * words).next_multiple_of(LINE);
         let produced = counts + 2 * counts_stride;
         let consumed = produced + LINE * ranks;
         let bytes = (consumed + LINE * ranks).next_multiple_of(crate::pool::GRAIN);
@@ -77,6 +81,46 @@ pub(crate) struct Record {
     pub(crate) fixed_rows: u64,
     /// Combine: the carried weights, or [`NOWHERE`].
     pub(crate) weights: u64,
+    /// What this rank has heard over its rail of ranks of other nodes.
+    pub(crate) heard: Heard,
+}
+
+/// What a rank has heard of the call at other nodes. All zero on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// A rank that refuses this call or makes another, and one; 0 for none.
+    pub(crate) stray: u64,
+    /// Its signature.
+    pub(crate) signature: u64,
+    /// Its origin.
+    pub(crate) origin: u64,
+    /// Whether some rank there gave its output a fixed number of rows.
+    pub(crate) fixed: u64,
+}
+
+impl Record {
+    /// Whether this rank gave its output a fixed number of rows.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.fixed_rows != NOWHERE
+    }
+
+    /// Notes what `rank` of another node announced. A refusal counts more than another call.
+    pub(crate) fn hear(&mut self, header: &CallHeader, rank: usize) {
+        let refused = header.signature == Signature::REFUSED.0;
+        let differs = (header.signature, header.origin) != (self.signature, self.origin);
+        let known = self.heard.stray != 0;
+        if (refused && self.heard.signature != Signature::REFUSED.0) || (differs && !known) {
+            self.heard.stray = rank as u64 + 1;
+            self.heard.signature = header.signature;
+            self.heard.origin = header.origin;
+        }
+        self.heard.fixed |= u64::from(header.fixed);
+    }
+
+    /// Whether a rank of another node refuses this call or makes another.
+    pub(crate) fn is_stray(&self) -> bool {
+        self.heard.stray != 0
+    }
 }
 
 /// "Not in shared memory" and "not fixed" in a [`Record`].
@@ -164,15 +208,22 @@ impl Control {
         self.bell(BELL)
     }
 
+    /// Wakes the owner where it waits for its peers.
+    pub(crate) fn ring_door(&self) {
+        self.door().ring(&SharedFutex);
+    }
+
     /// Where the owner waits for what any peer does for it.
     pub(crate) fn door(&self) -> &Bell {
         self.bell(DOOR)
     }
 
     pub(crate) fn write_record(&self, epoch: u64, record: &Record) {
-        let words =
+        let Heard { stray, signature, origin, fixed } = record.heard;
+        let own =
             [record.signature, record.origin, record.base, record.bytes, record.fixed_rows, record.weights];
-        for (i, word) in words.into_iter().enumerate() {
+        let words = own.into_iter().chain([stray, signature, origin, fixed]);
+        for (i, word) in words.enumerate() {
             self.word(Self::record(epoch) + 8 * i).store(word, Ordering::Relaxed);
         }
     }
@@ -186,6 +237,7 @@ impl Control {
             bytes: word(3),
             fixed_rows: word(4),
             weights: word(5),
+            heard: Heard { stray: word(6), signature: word(7), origin: word(8), fixed: word(9) },
         }
     }
 
@@ -193,7 +245,8 @@ impl Control {
         RECORDS + (epoch % 2) as usize * RECORD_WORDS * 8
     }
 
-    /// Writes the count row of `epoch`: per-rank counts, then per-expert counts.
+    /// Writes the counts of `epoch`: for every node's source of this rank's rail (on one node: this rank) the counts of the
+    /// node's ranks, then of its experts.
     pub(crate) fn write_counts(&self, epoch: u64, parts: [&[u32]; 2]) {
         let base = self.layout.counts + (epoch % 2) as usize * self.layout.counts_stride;
         for (i, &count) in parts.into_iter().flatten().enumerate() {
@@ -239,10 +292,10 @@ mod tests {
 
     #[test]
     fn areas_do_not_overlap() {
-        for (ranks, experts) in [(1, 1), (3, 7), (64, 256), (72, 512)] {
-            let l = ControlLayout::new(ranks, experts);
+        for (ranks, words) in [(1, 2), (3, 10), (64, 320), (72, 584)] {
+            let l = ControlLayout::new(ranks, words);
             assert!(RECORDS + 2 * RECORD_WORDS * 8 <= l.counts);
-            assert!(l.counts + l.counts_stride + 4 * (ranks + experts) <= l.produced);
+            assert!(l.counts + l.counts_stride + 4 * words <= l.produced);
             assert!(l.produced + LINE * ranks <= l.consumed);
             assert!(l.consumed + LINE * ranks <= l.bytes);
         }
@@ -250,7 +303,7 @@ mod tests {
 
     #[test]
     fn records_and_counts_of_two_calls_live_side_by_side() {
-        let layout = ControlLayout::new(2, 3);
+        let layout = ControlLayout::new(2, 5);
         let control = Control::new(Arc::new(Segment::create(0, layout.bytes).unwrap()), layout);
         let record = |n| Record {
             signature: n,
@@ -259,6 +312,7 @@ mod tests {
             bytes: n + 3,
             fixed_rows: n + 4,
             weights: n + 5,
+            heard: Heard { stray: n + 6, signature: n + 7, origin: n + 8, fixed: n + 9 },
         };
         control.write_record(6, &record(60));
         control.write_record(7, &record(70));
@@ -282,7 +336,7 @@ mod tests {
 
     #[test]
     fn the_first_poison_stays() {
-        let layout = ControlLayout::new(1, 1);
+        let layout = ControlLayout::new(1, 2);
         let control = Control::new(Arc::new(Segment::create(0, layout.bytes).unwrap()), layout);
         assert_eq!((control.set_poison(7), control.set_poison(9), control.poison()), (7, 7, 7));
     }

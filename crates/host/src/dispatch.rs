@@ -79,7 +79,7 @@ impl HostCommunicator {
             Some(handle) => Cow::Borrowed(handle.matrix()),
             None => Cow::Owned(state.keep(read_matrix(world, wait, prepared.layout))?),
         };
-        if let Some(error) = too_small(&matrix, &records) {
+        if let Some(error) = too_small(&matrix, world.node_ranks.start, &records) {
             // Every rank sees the same counts and records, so every rank gives up here.
             world.own().set_done(epoch);
             return Err(error);
@@ -275,9 +275,9 @@ fn extent(matrix: &CountMatrix, rank: usize, record: &Record) -> (usize, usize) 
     (rows, entries)
 }
 
-/// The first rank, if any, that gave its output fewer rows than it receives.
-fn too_small(matrix: &CountMatrix, records: &[Record]) -> Option<HostError> {
-    records.iter().enumerate().find_map(|(rank, record)| {
+/// The first rank of this node, whose first is `first`, that gave its output fewer rows than it receives.
+fn too_small(matrix: &CountMatrix, first: usize, records: &[Record]) -> Option<HostError> {
+    records.iter().zip(first..).find_map(|(record, rank)| {
         let (needed, given) = (matrix.rows(rank), record.fixed_rows as usize);
         (record.fixed_rows != NOWHERE && given < needed).then_some(HostError::TooSmall {
             rank,
@@ -287,7 +287,7 @@ fn too_small(matrix: &CountMatrix, records: &[Record]) -> Option<HostError> {
     })
 }
 
-/// Finds every destination's output.
+/// Finds the outputs of this node's ranks.
 fn targets(
     world: &World,
     wait: Wait,
@@ -295,7 +295,7 @@ fn targets(
     (matrix, records): (&CountMatrix, &[Record]),
 ) -> Result<Vec<Target>> {
     let mut targets = Vec::with_capacity(records.len());
-    for (rank, record) in records.iter().enumerate() {
+    for (rank, record) in world.node_ranks.clone().zip(records) {
         if record.fixed_rows != NOWHERE && record.fixed_rows > u64::from(u32::MAX) {
             return Err(world.fail(wait, Cause::Protocol, rank));
         }
@@ -346,7 +346,7 @@ unsafe fn send(
         Copier::prefetch(row.wrapping_add(row_bytes), 4);
         let firsts = plan.first_choices(token);
         for (i, destination) in plan.destinations(token).iter().enumerate() {
-            let target = &targets[destination.rank as usize];
+            let target = &targets[world.local(destination.rank as usize)];
             let arrival = target.arrival + destination.slot as usize;
             let to = match firsts.get(i) {
                 None => arrival,

@@ -2,6 +2,7 @@
 
 use expertrail_core::CoreError;
 pub use expertrail_core::failure::{Cause, Failure, Phase};
+use expertrail_fabric::FabricError;
 use expertrail_group::GroupError;
 use thiserror::Error;
 
@@ -60,12 +61,22 @@ pub enum HostError {
         given: usize,
     },
     /// The communicator has failed; every later call gives this again.
-    #[error("rank {rank}: {failure}")]
+    #[error("rank {rank}: {failure}{way}")]
     Failed {
         /// This rank.
         rank: usize,
         /// The first failure.
         failure: Failure,
+        /// Where the culprit is and over which rail it is reached, as a half sentence; empty on the same node.
+        way: String,
+    },
+    /// A transport between nodes could not be opened or connected.
+    #[error("rank {rank}: {error}")]
+    Network {
+        /// This rank.
+        rank: usize,
+        /// What went wrong.
+        error: FabricError,
     },
     /// Ranks built communicators of different shapes.
     #[error(
@@ -187,10 +198,11 @@ impl HostError {
             | Self::SharedMemory { .. }
             | Self::Staging { .. }
             | Self::Setting { .. } => 2,
-            Self::Segment { .. } | Self::System { .. } => 4,
+            Self::Network { error: FabricError::Argument { .. }, .. } => 2,
+            Self::Segment { .. } | Self::System { .. } | Self::Network { .. } => 4,
             Self::Refused { .. } | Self::PeerBuild { .. } => 1,
             Self::Failed { failure, .. } => match failure.cause {
-                Cause::Died | Cause::Left | Cause::Protocol => 1,
+                Cause::Died | Cause::Left | Cause::Protocol | Cause::Network => 1,
                 Cause::Deadline => 124,
                 Cause::Cancelled => 130,
             },

@@ -44,18 +44,20 @@ impl Rings {
         self.slots * self.slot_bytes * ranks
     }
 
-    /// Where row `index` of the stream from `owner` to `source` lies.
-    pub(crate) fn slot(self, world: &World, owner: usize, source: usize, index: usize) -> *mut u8 {
+    /// Where row `index` of the stream from `owner` to `source` lies; both by their place on the node.
+    fn slot(self, world: &World, (owner, source): (usize, usize), index: usize) -> *mut u8 {
         let slot = source * self.slots + index % self.slots;
         world.segments[owner].base().wrapping_add(world.regions.staging + slot * self.slot_bytes)
     }
 }
 
-/// Both roles' progress in one combine.
+/// Both roles' progress in one combine. Owners and sources are given by their place on the node ([`World::local`]).
 pub(crate) struct Exchange<'a> {
     world: &'a World,
     rings: Rings,
     wait: Wait,
+    /// This rank's place on its node.
+    me: usize,
     /// As owner, for each source: rows to stage in all, staged so far.
     to_push: Vec<(u32, u32)>,
     /// As source, for each owner: rows seen as staged, taken, and announced as taken.
@@ -73,7 +75,8 @@ impl<'a> Exchange<'a> {
     /// `to_push[source]` rows will be pushed to each source.
     pub(crate) fn new(world: &'a World, rings: Rings, wait: Wait, to_push: Vec<u32>) -> Self {
         let taken = vec![Taken::default(); to_push.len()];
-        Self { world, rings, wait, to_push: to_push.into_iter().map(|rows| (rows, 0)).collect(), taken }
+        let me = world.local(world.rank);
+        Self { world, rings, wait, me, to_push: to_push.into_iter().map(|rows| (rows, 0)).collect(), taken }
     }
 
     /// Pushes what there is room for; `fill(source, index, slot)` writes one row. Says whether anything moved.
@@ -87,11 +90,8 @@ impl<'a> Exchange<'a> {
             }
             let now = self.free(source, pushed).min(rows - pushed).min(BATCH as u32);
             for index in pushed..pushed + now {
-                fill(
-                    source,
-                    index as usize,
-                    self.rings.slot(self.world, self.world.rank, source, index as usize).cast(),
-                );
+                let slot = self.rings.slot(self.world, (self.me, source), index as usize);
+                fill(source, index as usize, slot.cast());
             }
             if now > 0 {
                 self.to_push[source].1 += now;
@@ -105,7 +105,7 @@ impl<'a> Exchange<'a> {
 
     /// Free slots of the ring to `source`. Saturating: a peer's count is outside data.
     fn free(&self, source: usize, pushed: u32) -> u32 {
-        let consumed = self.world.controls[source].consumed(self.world.rank).get(self.wait.epoch);
+        let consumed = self.world.controls[source].consumed(self.me).get(self.wait.epoch);
         (self.rings.slots as u32).saturating_sub(pushed.saturating_sub(consumed))
     }
 
@@ -118,14 +118,14 @@ impl<'a> Exchange<'a> {
     pub(crate) fn is_there(&mut self, owner: usize, index: u32) -> bool {
         let taken = &mut self.taken[owner];
         if index >= taken.available {
-            taken.available = self.world.controls[owner].produced(self.world.rank).get(self.wait.epoch);
+            taken.available = self.world.controls[owner].produced(self.me).get(self.wait.epoch);
         }
         index < taken.available
     }
 
     /// Where row `index` from `owner` lies while it is there and not taken.
     pub(crate) fn row(&self, owner: usize, index: u32) -> *const Bf16 {
-        self.rings.slot(self.world, owner, self.world.rank, index as usize).cast_const().cast()
+        self.rings.slot(self.world, (owner, self.me), index as usize).cast_const().cast()
     }
 
     /// Row `index` from `owner` has been read.
@@ -158,9 +158,10 @@ impl<'a> Exchange<'a> {
         self.announce_all();
         let (world, epoch) = (self.world, self.wait.epoch);
         let full = self.to_push.iter().position(|&(rows, pushed)| pushed < rows);
-        let culprit = needed.map(|(owner, _)| owner).or(full).unwrap_or(world.rank);
+        let me = self.me;
+        let culprit = world.node_ranks.start + needed.map(|(owner, _)| owner).or(full).unwrap_or(me);
         let ready = || {
-            needed.is_some_and(|(owner, index)| world.controls[owner].produced(world.rank).get(epoch) > index)
+            needed.is_some_and(|(owner, index)| world.controls[owner].produced(me).get(epoch) > index)
                 || self
                     .to_push
                     .iter()

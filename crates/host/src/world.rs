@@ -1,6 +1,7 @@
 //! What all ranks of a communicator share, and how one waits for another.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use expertrail_core::{Placement, Shape, Topology};
@@ -10,6 +11,7 @@ use crate::control::Control;
 use crate::error::{Cause, Failure, HostError, Phase, Result};
 use crate::futex::SharedFutex;
 use crate::pool::Pool;
+use crate::rail::RailNames;
 use crate::segment::Segment;
 use crate::simd::Simd;
 
@@ -34,9 +36,14 @@ pub(crate) struct Regions {
 }
 
 /// Everything about a communicator that does not change after build.
+///
+/// Ranks are global, of the declared topology; `segments` and `controls` hold those of this node only, by
+/// [`World::local`].
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) rank: usize,
+    /// The ranks that share memory with this one: all, or those of this node where a network joins several.
+    pub(crate) node_ranks: Range<usize>,
     pub(crate) token: u64,
     pub(crate) topology: Topology,
     pub(crate) placement: Placement,
@@ -50,6 +57,10 @@ pub(crate) struct World {
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) controls: Vec<Control>,
     pub(crate) pool: Pool,
+    /// Where several nodes are joined: what messages say of the ways between them.
+    pub(crate) rails: Option<RailNames>,
+    /// What else is known of the failure that ended this communicator.
+    pub(crate) detail: OnceLock<String>,
 }
 
 /// One wait's circumstances, for its errors.
@@ -65,19 +76,29 @@ impl World {
         self.topology.ranks()
     }
 
+    /// Place of a rank of this node among `segments` and `controls`.
+    pub(crate) fn local(&self, rank: usize) -> usize {
+        rank - self.node_ranks.start
+    }
+
+    /// The control area of a rank of this node.
+    pub(crate) fn control(&self, rank: usize) -> &Control {
+        &self.controls[self.local(rank)]
+    }
+
     /// This rank's own control area.
     pub(crate) fn own(&self) -> &Control {
-        &self.controls[self.rank]
+        self.control(self.rank)
     }
 
     /// This rank's own segment.
     pub(crate) fn segment(&self) -> &Arc<Segment> {
-        &self.segments[self.rank]
+        &self.segments[self.local(self.rank)]
     }
 
-    /// Where `bytes` bytes at `offset` of a rank's segment lie. Offsets come from peers: they are checked.
+    /// Where `bytes` bytes at `offset` of the segment of a rank of this node lie. Offsets come from peers: they are checked.
     pub(crate) fn place(&self, wait: Wait, rank: usize, offset: u64, bytes: usize) -> Result<*mut u8> {
-        let segment = &self.segments[rank];
+        let segment = &self.segments[self.local(rank)];
         let end = offset.checked_add(bytes as u64);
         if offset < self.regions.pool as u64 || end.is_none_or(|end| end > segment.bytes() as u64) {
             return Err(self.fail(wait, Cause::Protocol, rank));
@@ -97,19 +118,18 @@ impl World {
         Wait { phase, epoch, until: Instant::now() + self.deadline }
     }
 
-    /// Waits until every rank has announced call `epoch`.
+    /// Waits until every rank of this node has announced call `epoch`.
     pub(crate) fn wait_notified(&self, wait: Wait) -> Result<()> {
         self.wait_each(wait, |peer| peer.notified() >= wait.epoch)
     }
 
-    /// Waits until every rank has finished call `epoch`.
+    /// Waits until every rank of this node has finished call `epoch`.
     pub(crate) fn wait_done(&self, wait: Wait, epoch: u64) -> Result<()> {
         self.wait_each(wait, |peer| peer.done() >= epoch)
     }
 
     fn wait_each(&self, wait: Wait, ready: impl Fn(&Control) -> bool) -> Result<()> {
-        for peer in 0..self.ranks() {
-            let control = &self.controls[peer];
+        for (peer, control) in self.node_ranks.clone().zip(&self.controls) {
             self.wait_until(wait, peer, control.published(), || ready(control))?;
         }
         Ok(())
@@ -135,7 +155,8 @@ impl World {
             if bell.sleep_unless(&SharedFutex, slice, &ready) {
                 return Ok(());
             }
-            if self.controls[culprit].closed() && !ready() {
+            // A rank of another node that leaves is known by other means (`rail`).
+            if self.node_ranks.contains(&culprit) && self.control(culprit).closed() && !ready() {
                 return Err(self.fail(wait, Cause::Left, culprit));
             }
             if Instant::now() >= wait.until && !ready() {
@@ -166,9 +187,20 @@ impl World {
         self.failed(first)
     }
 
+    /// Keeps what is known of a failure beyond its word, for this rank's message.
+    pub(crate) fn note(&self, detail: String) {
+        let _ = self.detail.set(detail);
+    }
+
     fn failed(&self, poison: u64) -> HostError {
         self.pool.close();
-        HostError::Failed { rank: self.rank, failure: Failure::from_word(poison) }
+        let failure = Failure::from_word(poison);
+        let mut way = self.rails.as_ref().map_or_else(String::new, |rails| rails.describe(&failure));
+        if let Some(detail) = self.detail.get() {
+            way.push_str("; ");
+            way.push_str(detail);
+        }
+        HostError::Failed { rank: self.rank, failure, way }
     }
 
     /// Called by the death watch: rank `culprit`'s process has ended.

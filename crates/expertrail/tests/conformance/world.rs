@@ -206,9 +206,14 @@ impl<'a> World<'a> {
         let top_k = self.case.top_k;
         let mut all = vec![0f32; self.tokens(rank) * top_k];
         for (token, sums) in all.chunks_mut(top_k).enumerate() {
-            for (owner, arrival) in arrivals_of(rank, expected, token) {
+            // Each node's weights are summed first, as its rows are.
+            for node in arrivals_of(rank, expected, token)
+                .chunk_by(|a, b| a.0 / self.case.ranks_per_node == b.0 / self.case.ranks_per_node)
+            {
                 for (k, sum) in sums.iter_mut().enumerate() {
-                    *sum += self.topk_gradient(owner, arrival * top_k + k);
+                    *sum += node.iter().fold(0.0, |sum, &(owner, arrival)| {
+                        sum + self.topk_gradient(owner, arrival * top_k + k)
+                    });
                 }
             }
         }

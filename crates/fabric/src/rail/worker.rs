@@ -1,0 +1,406 @@
+//! The proxy's loop: commands of the rank become writes, arrivals become flags.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use expertrail_core::hop::immediate::{Immediate, Kind};
+use expertrail_core::hop::stream::{Receiver, Sender};
+
+use super::counters::Counters;
+use super::flags::Flags;
+use super::layout::{CHANNELS, RailLayout, STATUS_BYTES, WORD_BYTES};
+use super::proxy::Listener;
+use crate::error::{FabricError, Result};
+use crate::ring::{Command, CommandKind, Consumer};
+use crate::transport::{Completion, Memory, PeerId, Posted, RegionId, RemoteRegion, Transport, Write};
+
+/// Completions read at once.
+const BATCH: usize = 64;
+
+/// Writes that only control may use, out of the transport's queue: credits then never wait behind rows.
+const RESERVED: usize = 16;
+
+/// How long a proxy that is told to stop goes on for what it still has to send.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// The way to one node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    pub(super) peer: PeerId,
+    pub(super) region: RemoteRegion,
+}
+
+/// Everything the thread owns.
+pub(super) struct Worker {
+    pub(super) transport: Box<dyn Transport>,
+    pub(super) commands: Consumer,
+    pub(super) node: usize,
+    pub(super) layout: RailLayout,
+    pub(super) memory: Arc<dyn Memory>,
+    pub(super) region: RegionId,
+    /// By node; none for the own one.
+    pub(super) remotes: Vec<Option<Remote>>,
+    pub(super) flags: Arc<Flags>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) listener: Box<dyn Listener>,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) spin: bool,
+    pub(super) state: State,
+}
+
+/// What changes.
+pub(super) struct State {
+    /// `[channel][node]`
+    senders: Vec<Vec<Sender>>,
+    receivers: Vec<Vec<Receiver>>,
+    /// Headers, credits, farewells: they go first.
+    control: VecDeque<(usize, Write)>,
+    /// Chunks; never more than there are outgoing slots.
+    chunks: VecDeque<(usize, Write)>,
+    in_flight: usize,
+    completions: Vec<Completion>,
+    published: bool,
+}
+
+impl State {
+    pub(super) fn new(nodes: usize, window: usize) -> Self {
+        Self {
+            senders: (0..CHANNELS).map(|_| (0..nodes).map(|_| Sender::new(window)).collect()).collect(),
+            receivers: (0..CHANNELS).map(|_| (0..nodes).map(|_| Receiver::new(window)).collect()).collect(),
+            control: VecDeque::new(),
+            chunks: VecDeque::new(),
+            in_flight: 0,
+            completions: Vec::with_capacity(BATCH),
+            published: false,
+        }
+    }
+}
+
+/// A write's context: whose it is, and which outgoing slot it empties.
+const NO_SLOT: u64 = u32::MAX as u64;
+
+fn context(node: usize, slot: u64) -> u64 {
+    (node as u64) << 32 | slot
+}
+
+impl Worker {
+    pub(super) fn run(mut self) -> Result<()> {
+        let mut idle = 0;
+        let mut until = None;
+        loop {
+            let worked = self.turn();
+            Counters::add(&self.counters.turns, 1);
+            if worked {
+                Counters::add(&self.counters.working_turns, 1);
+                idle = 0;
+            } else {
+                idle += 1;
+                self.rest(idle);
+            }
+            if self.stop.load(Ordering::Acquire) {
+                let until = *until.get_or_insert_with(|| Instant::now() + DRAIN);
+                let drained = !worked && self.state.in_flight == 0 && self.is_empty();
+                if drained || Instant::now() >= until {
+                    return self.transport.close();
+                }
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.state.control.is_empty() && self.state.chunks.is_empty() && self.commands.is_empty()
+    }
+
+    /// One turn; says whether there was anything to do.
+    fn turn(&mut self) -> bool {
+        let mut worked = self.poll();
+        while let Some(command) = self.commands.pop() {
+            self.take(&command);
+            worked = true;
+        }
+        worked |= self.post();
+        if std::mem::take(&mut self.state.published) {
+            self.listener.wake();
+        }
+        worked
+    }
+
+    /// A proxy that has found nothing `idle` times in a row spins, then gives its core away, then sleeps.
+    fn rest(&mut self, idle: u32) {
+        // With a core for every rank and proxy, 2,000 polls are some 100 us: most waits within a call.
+        let spins = if self.spin { 2_000 } else { 4 };
+        if idle < spins {
+            std::hint::spin_loop();
+        } else if idle < spins + 64 {
+            std::thread::yield_now();
+        } else {
+            Counters::add(&self.counters.sleeps, 1);
+            // Commands come without a descriptor to wait on: this bounds how late one is seen after a pause.
+            let most = if idle < 4_000 { Duration::from_micros(50) } else { Duration::from_millis(1) };
+            if let Err(error) = self.transport.wait(most) {
+                self.broken_for_all(&error);
+                std::thread::sleep(most);
+            }
+        }
+    }
+
+    fn poll(&mut self) -> bool {
+        let mut completions = std::mem::take(&mut self.state.completions);
+        completions.clear();
+        let found = match self.transport.poll(&mut completions) {
+            Ok(found) => found,
+            Err(error) => {
+                self.broken_for_all(&error);
+                0
+            }
+        };
+        for completion in completions.drain(..) {
+            match completion {
+                Completion::Sent { context } => self.sent(context),
+                Completion::Arrived { immediate } => {
+                    Counters::add(&self.counters.arrivals, 1);
+                    self.arrived(immediate);
+                }
+                Completion::Failed { context, error } => {
+                    Counters::add(&self.counters.failed, 1);
+                    self.sent(context);
+                    self.broken((context >> 32) as usize, error);
+                }
+            }
+        }
+        self.state.completions = completions;
+        found > 0
+    }
+
+    fn sent(&mut self, context: u64) {
+        self.state.in_flight = self.state.in_flight.saturating_sub(1);
+        let slot = context & 0xFFFF_FFFF;
+        if slot != NO_SLOT && (slot as usize) < self.layout.sizes().outgoing {
+            self.flags.has_left(slot as usize);
+            self.state.published = true;
+        }
+    }
+
+    fn broken(&mut self, node: usize, error: FabricError) {
+        if node < self.remotes.len() {
+            self.flags.broken(node, error);
+            self.state.published = true;
+        }
+    }
+
+    fn broken_for_all(&mut self, error: &FabricError) {
+        for node in 0..self.remotes.len() {
+            if node != self.node {
+                self.broken(node, error.clone());
+            }
+        }
+    }
+
+    fn arrived(&mut self, word: u32) {
+        let Ok(immediate) = Immediate::decode(word) else {
+            let what = format!("an arrival with the immediate {word:#010x}, which stands for nothing");
+            self.broken_for_all(&FabricError::Argument { what });
+            return;
+        };
+        let node = usize::from(immediate.node);
+        if node >= self.remotes.len() || node == self.node {
+            let what = format!("an arrival from node {node}, of {} nodes", self.remotes.len());
+            self.broken_for_all(&FabricError::Argument { what });
+            return;
+        }
+        self.state.published = true;
+        let channel = usize::from(immediate.channel);
+        let fresh = match immediate.kind {
+            Kind::Header => self.flags.header_arrived(node, immediate.epoch),
+            Kind::Status => self.flags.status_arrived(node, immediate.epoch),
+            Kind::Chunk => return self.chunk_arrived(channel, node, immediate.sequence),
+            Kind::Credit => return self.credit_arrived(channel, node, immediate.sequence),
+            Kind::Poison => {
+                self.listener.told(node, self.word_from(node));
+                true
+            }
+            Kind::Bye => {
+                self.flags.left(node);
+                true
+            }
+        };
+        if !fresh {
+            self.duplicate(node, &format!("{:?} of call {} (low bits)", immediate.kind, immediate.epoch));
+        }
+    }
+
+    fn duplicate(&mut self, node: usize, what: &str) {
+        Counters::add(&self.counters.duplicates, 1);
+        let what = format!("node {node}'s {what} arrived twice: the network or its provider repeats completions");
+        self.broken(node, FabricError::Argument { what });
+    }
+
+    fn chunk_arrived(&mut self, channel: usize, node: usize, sequence: u16) {
+        let Some(receiver) = self.state.receivers.get_mut(channel).map(|nodes| &mut nodes[node]) else {
+            let what = format!("a chunk of channel {channel}, which does not exist");
+            return self.broken(node, FabricError::Argument { what });
+        };
+        match receiver.arrive(sequence) {
+            Ok(sequence) => self.flags.chunk_arrived(channel, node, sequence),
+            Err(error) => self.duplicate(node, &format!("chunk ({error})")),
+        }
+    }
+
+    fn credit_arrived(&mut self, channel: usize, node: usize, sequence: u16) {
+        let Some(sender) = self.state.senders.get_mut(channel).map(|nodes| &mut nodes[node]) else {
+            let what = format!("a credit of channel {channel}, which does not exist");
+            return self.broken(node, FabricError::Argument { what });
+        };
+        match sender.credit(sequence) {
+            Ok(_) => {
+                let floor = sender.floor();
+                self.flags.set_credited(channel, node, floor);
+            }
+            Err(error) => self.duplicate(node, &format!("credit ({error})")),
+        }
+    }
+
+    /// The failure word that `node` has written.
+    fn word_from(&self, node: usize) -> u64 {
+        // SAFETY: the layout places an aligned word there; the peer's write has completed.
+        unsafe { self.memory.base().add(self.layout.word(node)).cast::<u64>().read_volatile() }
+    }
+
+    /// Turns a command into writes that wait to be posted.
+    fn take(&mut self, command: &Command) {
+        let node = usize::from(command.peer);
+        let epoch = u64::from(command.epoch);
+        let (kind, from, to, bytes) = match command.kind {
+            CommandKind::Chunk => return self.take_chunk(command),
+            CommandKind::Credit => {
+                return self.take_credit(command);
+            }
+            CommandKind::Header => {
+                let bytes = command.units as usize * 16;
+                (Kind::Header, self.layout.out_header(node, epoch), self.layout.header(self.node, epoch), bytes)
+            }
+            CommandKind::Status => (
+                Kind::Status,
+                self.layout.out_status(node, epoch),
+                self.layout.status(self.node, epoch),
+                STATUS_BYTES,
+            ),
+            CommandKind::Poison => {
+                (Kind::Poison, self.layout.out_word(), self.layout.word(self.node), WORD_BYTES)
+            }
+            CommandKind::Bye => (Kind::Bye, self.layout.out_word(), self.layout.sink(self.node), WORD_BYTES),
+        };
+        let immediate = Immediate { kind, sequence: 0, channel: 0, ..self.immediate(command) };
+        self.queue(node, (from, to, bytes), immediate, NO_SLOT);
+    }
+
+    fn take_chunk(&mut self, command: &Command) {
+        let (node, channel) = (usize::from(command.peer), usize::from(command.channel));
+        let sender = self.state.senders.get_mut(channel).and_then(|nodes| nodes.get_mut(node));
+        // The rank has looked at the credits before it gave the command; the low bits must agree.
+        let sequence = sender.and_then(Sender::send).filter(|sequence| sequence & 1023 == u64::from(command.sequence));
+        let Some(sequence) = sequence else {
+            let what = format!("chunk {} for node {node} was given without a credit", command.sequence);
+            return self.broken(node, FabricError::Argument { what });
+        };
+        let slot = command.slot as usize;
+        let place = (
+            self.layout.out_chunk(slot),
+            self.layout.chunk(channel, self.node, sequence),
+            command.units as usize * 16,
+        );
+        let immediate = Immediate { kind: Kind::Chunk, ..self.immediate(command) };
+        self.queue(node, place, immediate, slot as u64);
+    }
+
+    fn take_credit(&mut self, command: &Command) {
+        let (node, channel) = (usize::from(command.peer), usize::from(command.channel));
+        if let Some(receiver) = self.state.receivers.get_mut(channel).and_then(|nodes| nodes.get_mut(node))
+            && let Err(error) = receiver.consume(command.sequence)
+        {
+            let what = format!("a chunk of node {node} was given back wrongly: {error}");
+            return self.broken(node, FabricError::Argument { what });
+        }
+        let place = (self.layout.out_word(), self.layout.sink(self.node), WORD_BYTES);
+        let immediate = Immediate { kind: Kind::Credit, ..self.immediate(command) };
+        self.queue(node, place, immediate, NO_SLOT);
+    }
+
+    fn immediate(&self, command: &Command) -> Immediate {
+        Immediate {
+            kind: Kind::Chunk,
+            node: self.node as u16,
+            sequence: command.sequence,
+            epoch: command.epoch,
+            channel: command.channel,
+        }
+    }
+
+    fn queue(&mut self, node: usize, (from, to, bytes): (usize, usize, usize), immediate: Immediate, slot: u64) {
+        let Some(Some(remote)) = self.remotes.get(node) else { return };
+        let write = Write {
+            peer: remote.peer,
+            local: self.region,
+            local_offset: from as u64,
+            remote: remote.region,
+            remote_offset: to as u64,
+            bytes: bytes as u64,
+            immediate: immediate.encode(),
+            context: context(node, slot),
+        };
+        let queue = if slot == NO_SLOT { &mut self.state.control } else { &mut self.state.chunks };
+        queue.push_back((node, write));
+    }
+
+    /// Posts what waits: control first, then chunks as long as control keeps its share of the queue.
+    fn post(&mut self) -> bool {
+        let depth = self.transport.capabilities().queue_depth.max(2);
+        let reserved = RESERVED.min(depth / 2);
+        let mut worked = false;
+        while let Some(&(node, write)) = self.state.control.front() {
+            if !self.try_post(node, &write) {
+                return worked;
+            }
+            self.state.control.pop_front();
+            worked = true;
+        }
+        while let Some(&(node, write)) = self.state.chunks.front() {
+            if self.state.in_flight + reserved >= depth || !self.try_post(node, &write) {
+                return worked;
+            }
+            self.state.chunks.pop_front();
+            worked = true;
+        }
+        worked
+    }
+
+    /// Whether the write is gone: posted, or dropped because its way is broken.
+    fn try_post(&mut self, node: usize, write: &Write) -> bool {
+        if matches!(self.flags.way(node), super::flags::Way::Broken(_)) {
+            self.state.in_flight += 1;
+            self.sent(write.context);
+            return true;
+        }
+        match self.transport.write(write) {
+            Ok(Posted::Yes) => {
+                self.state.in_flight += 1;
+                Counters::add(&self.counters.writes, 1);
+                Counters::add(&self.counters.bytes, write.bytes);
+                true
+            }
+            Ok(Posted::Busy) => {
+                Counters::add(&self.counters.busy, 1);
+                false
+            }
+            Err(error) => {
+                Counters::add(&self.counters.failed, 1);
+                self.broken(node, error);
+                self.state.in_flight += 1;
+                self.sent(write.context);
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Joining nodes: every rank opens its end of its rail, all exchange cards, and proxies start.
+
+use std::ops::Range;
+
+use expertrail_core::hop::{CallHeader, Limits};
+use expertrail_core::{Placement, Shape, Topology};
+use expertrail_fabric::Transport;
+use expertrail_fabric::rail::{Listener, ProxyConfig, RailCard, RailEnd, RailLayout, RailSizes};
+use expertrail_group::Group;
+
+use super::{Crossings, RailNames, network};
+use crate::build::most_experts_of_node;
+use crate::control::Control;
+use crate::error::{HostError, Result};
+use crate::futex::SharedFutex;
+
+/// Sizes of what crosses between nodes; all but the CPUs must be equal on all ranks.
+#[derive(Clone, Debug)]
+pub struct RailConfig {
+    /// Chunks and windows of the streams.
+    pub limits: Limits,
+    /// Chunks that one rank may have packed and on their way at once.
+    pub outgoing: usize,
+    /// CPUs that the proxy is bound to: those of the NIC's NUMA node. Empty: not bound.
+    pub cpus: Vec<usize>,
+}
+
+impl Default for RailConfig {
+    /// The default limits; 16 chunks on their way: two windows of a stream, so that packing goes on while one is in flight.
+    fn default() -> Self {
+        Self { limits: Limits::default(), outgoing: 16, cpus: Vec::new() }
+    }
+}
+
+/// This rank's way to other nodes: an open endpoint, and how to use it.
+#[derive(Debug)]
+pub struct Crossing {
+    /// The endpoint: of the NIC that is this rank's.
+    pub transport: Box<dyn Transport>,
+    /// Sizes.
+    pub config: RailConfig,
+}
+
+/// The layout of every rank's rail region.
+pub(crate) fn lay_out(topology: &Topology, shape: &Shape, config: &RailConfig) -> RailLayout {
+    let here = topology.ranks_per_node();
+    let experts =
+        Placement::new(shape.experts, topology.ranks()).map_or(0, |placement| most_experts_of_node(&placement, here));
+    let slot = config.limits.slot_bytes(topology, shape);
+    RailLayout::new(RailSizes {
+        nodes: topology.nodes(),
+        window: config.limits.window,
+        header_bytes: CallHeader::region_bytes(here, experts),
+        chunk_bytes: [slot; 2],
+        outgoing: config.outgoing.max(1),
+    })
+}
+
+/// One rank's end with the words that all ranks must agree in.
+pub(crate) struct End {
+    end: RailEnd,
+    config: RailConfig,
+    words: Vec<u8>,
+}
+
+impl End {
+    /// Registers this rank's region with its transport.
+    pub(crate) fn new(rank: usize, topology: &Topology, shape: &Shape, crossing: Crossing) -> Result<Self> {
+        let Crossing { transport, config } = crossing;
+        config.limits.check(topology, shape).map_err(|error| HostError::Misuse { rank, error })?;
+        let layout = lay_out(topology, shape, &config);
+        let provider = transport.capabilities().provider.clone();
+        let end = RailEnd::new(transport, layout).map_err(network(rank))?;
+        let sizes = layout.sizes();
+        let words = format!(
+            "{provider}|{shape}, {} ranks a node|{} bytes a chunk, window {}, {} outgoing",
+            topology.ranks_per_node(),
+            sizes.chunk_bytes[0],
+            sizes.window,
+            sizes.outgoing
+        );
+        Ok(Self { end, config, words: words.into_bytes() })
+    }
+
+    /// What messages say of it.
+    pub(crate) fn names(&self, rank: usize, topology: Topology) -> RailNames {
+        let capabilities = self.end.capabilities();
+        RailNames {
+            topology,
+            own: rank,
+            provider: capabilities.provider.clone(),
+            domain: capabilities.domain.clone(),
+        }
+    }
+}
+
+const CARD_OK: u8 = 1;
+const CARD_REFUSED: u8 = 2;
+
+/// Exchanges cards with all ranks of the job, and starts this rank's proxy. Collective, whatever `end` is.
+pub(crate) fn join(
+    group: &Group,
+    topology: &Topology,
+    end: Result<End>,
+    controls: &dyn Fn() -> Vec<Control>,
+) -> Result<Crossings> {
+    let rank = group.rank();
+    let card = match &end {
+        Ok(end) => {
+            let mut bytes = vec![CARD_OK];
+            bytes.extend((end.words.len() as u32).to_le_bytes());
+            bytes.extend(&end.words);
+            bytes.extend(end.end.card().encode());
+            bytes
+        }
+        // The others must not wait for a rank that cannot open its end.
+        Err(error) => [&[CARD_REFUSED], error.to_string().as_bytes()].concat(),
+    };
+    let cards = group.all_gather("rails of the communicator", &card)?;
+    let end = end?;
+    let cards = read_cards(rank, &cards)?;
+    let node = topology.node_of(rank);
+    let rail = topology.local_rank(rank);
+    let of_rail: Vec<RailCard> =
+        cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let config =
+        ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
+    let controls = controls();
+    let listener = Box::new(Doors { own: controls[rail].clone(), all: controls });
+    let started = end.end.start(node, &of_rail, listener, &config).map_err(network(rank));
+    // Nobody writes before everybody knows everybody.
+    let word = started.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let words = group.all_gather("rails connected", word.as_bytes())?;
+    let started = started?;
+    if let Some(peer) = words.iter().position(|word| !word.is_empty()) {
+        let reason = String::from_utf8_lossy(&words[peer]).into_owned();
+        return Err(HostError::PeerBuild { rank, peer, reason });
+    }
+    let nodes = topology.nodes();
+    let outgoing = started.layout().sizes().outgoing;
+    Ok(Crossings {
+        rail: started,
+        limits: end.config.limits,
+        sent: [vec![0; nodes], vec![0; nodes]],
+        received: [vec![0; nodes], vec![0; nodes]],
+        given: vec![0; outgoing],
+        next_slot: 0,
+        stalls: 0,
+        told: false,
+    })
+}
+
+/// All ranks' cards; they must agree with rank 0's in all settings.
+fn read_cards(rank: usize, cards: &[Vec<u8>]) -> Result<Vec<RailCard>> {
+    let mut read = Vec::with_capacity(cards.len());
+    let mut first: Option<Vec<String>> = None;
+    for (peer, bytes) in cards.iter().enumerate() {
+        let refused = |reason: String| HostError::PeerBuild { rank, peer, reason };
+        let garbled = || refused("it sent a card of its rail that cannot be read (another version?)".to_owned());
+        let (kind, rest) = bytes.split_first().ok_or_else(garbled)?;
+        if *kind == CARD_REFUSED {
+            return Err(refused(String::from_utf8_lossy(rest).into_owned()));
+        }
+        let (length, rest) = rest.split_first_chunk::<4>().filter(|_| *kind == CARD_OK).ok_or_else(garbled)?;
+        let (words, card) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(garbled)?;
+        let words: Vec<String> = String::from_utf8_lossy(words).split('|').map(str::to_owned).collect();
+        let first = first.get_or_insert_with(|| words.clone());
+        for (i, what) in ["the provider of the rails", "the shape", "the chunks of the rails"].into_iter().enumerate() {
+            let (a_value, b_value) =
+                (first.get(i).cloned().unwrap_or_default(), words.get(i).cloned().unwrap_or_default());
+            if a_value != b_value {
+                return Err(HostError::Disagree { what, a: 0, a_value, b: peer, b_value });
+            }
+        }
+        read.push(RailCard::decode(card).ok_or_else(garbled)?);
+    }
+    Ok(read)
+}
+
+/// Wakes this rank, and poisons its node when another tells of a failure.
+struct Doors {
+    own: Control,
+    all: Vec<Control>,
+}
+
+impl Listener for Doors {
+    fn wake(&self) {
+        self.own.door().ring(&SharedFutex);
+    }
+
+    fn told(&self, _node: usize, word: u64) {
+        // A peer's word: 0 stands for no failure and would be taken for none.
+        if word != 0 {
+            for control in &self.all {
+                control.set_poison(word);
+                control.door().ring(&SharedFutex);
+            }
+        }
+    }
+}
+
+/// The ranks that share memory with `rank`.
+pub(crate) fn node_ranks(topology: &Topology, rank: usize) -> Range<usize> {
+    let here = topology.ranks_per_node();
+    let first = topology.node_of(rank) * here;
+    first..first + here
+}

@@ -1,0 +1,210 @@
+//! Between nodes: this rank's rail, and the steps of a call that cross it.
+//!
+//! Rank (n, g) talks to the ranks (m, g) of the other nodes only. A call is announced over the rails first and on the node
+//! after, so that when a node's ranks have met, each of them knows what every rank of the job has announced.
+
+mod announce;
+mod build;
+mod combine;
+mod dispatch;
+mod incoming;
+mod outgoing;
+mod watch;
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use expertrail_core::hop::Limits;
+use expertrail_core::{Failure, Topology};
+use expertrail_fabric::rail::{Rail, RailStats, Way};
+use expertrail_fabric::ring::{Command, CommandKind};
+
+pub(crate) use announce::Announced;
+pub use build::{Crossing, RailConfig};
+pub(crate) use build::{End, join, node_ranks};
+pub(crate) use combine::Run as CombineRun;
+pub(crate) use dispatch::Run as DispatchRun;
+pub(crate) use watch::Watch;
+
+use crate::error::{Cause, HostError, Result};
+use crate::world::{Wait, World};
+
+/// How long a broken way waits for the news that a process died, which names the reason and not only the symptom. Deaths
+/// are known within two seconds (DESIGN 6).
+const NEWS: Duration = Duration::from_millis(1500);
+
+/// What messages say of the ways between nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct RailNames {
+    topology: Topology,
+    own: usize,
+    provider: String,
+    domain: String,
+}
+
+impl RailNames {
+    /// Where the culprit is, as the end of a failure's message; nothing for a rank of the own node.
+    pub(crate) fn describe(&self, failure: &Failure) -> String {
+        let node = self.topology.node_of(failure.culprit);
+        if failure.culprit >= self.topology.ranks() || node == self.topology.node_of(self.own) {
+            return String::new();
+        }
+        let rail = self.topology.local_rank(failure.culprit);
+        format!(
+            "; rank {} is on node {node}, reached over rail {rail} ({} {})",
+            failure.culprit, self.provider, self.domain
+        )
+    }
+}
+
+/// What a communicator needs to cross nodes; changes from call to call.
+#[derive(Debug)]
+pub(crate) struct Crossings {
+    pub(crate) rail: Rail,
+    pub(crate) limits: Limits,
+    /// `[channel][node]`: chunks sent so far.
+    pub(crate) sent: [Vec<u64>; 2],
+    /// `[channel][node]`: chunks received in earlier calls.
+    pub(crate) received: [Vec<u64>; 2],
+    /// Outgoing slots: how often each was given to the proxy.
+    pub(crate) given: Vec<u64>,
+    /// Where the search for a free outgoing slot goes on.
+    pub(crate) next_slot: usize,
+    /// Times that a call found nothing to do and slept.
+    pub(crate) stalls: u64,
+    /// Whether the others know of the failure that ended the communicator.
+    pub(crate) told: bool,
+}
+
+impl Crossings {
+    /// Nodes other than the own one, ascending.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.rail.node();
+        (0..self.rail.layout().sizes().nodes).filter(move |&node| node != own)
+    }
+
+    /// An outgoing slot that the proxy is done with.
+    pub(crate) fn free_slot(&mut self) -> Option<usize> {
+        let slots = self.given.len();
+        let found = (0..slots)
+            .map(|i| (self.next_slot + i) % slots)
+            .find(|&slot| self.rail.flags().sent(slot) == self.given[slot])?;
+        self.next_slot = (found + 1) % slots;
+        Some(found)
+    }
+
+    /// Whether the next chunk for `node` may be written.
+    pub(crate) fn has_credit(&self, channel: usize, node: usize) -> bool {
+        let window = self.limits.window as u64;
+        self.sent[channel][node] < self.rail.flags().credited(channel, node) + window
+    }
+
+    /// Gives the proxy the chunk that was packed into outgoing `slot`.
+    pub(crate) fn send(&mut self, channel: usize, node: usize, (slot, bytes): (usize, usize), epoch: u64) {
+        let sequence = self.sent[channel][node];
+        self.sent[channel][node] += 1;
+        self.given[slot] += 1;
+        self.rail.push(Command {
+            kind: CommandKind::Chunk,
+            channel: channel as u8,
+            peer: node as u16,
+            sequence: (sequence % 1024) as u16,
+            epoch: (epoch % 16) as u8,
+            slot: slot as u32,
+            units: bytes.div_ceil(16) as u32,
+        });
+    }
+
+    /// Tells `node` that its chunk `sequence` was read.
+    pub(crate) fn credit(&mut self, channel: usize, node: usize, sequence: u64, epoch: u64) {
+        self.rail.push(Command {
+            kind: CommandKind::Credit,
+            channel: channel as u8,
+            peer: node as u16,
+            sequence: (sequence % 1024) as u16,
+            epoch: (epoch % 16) as u8,
+            slot: 0,
+            units: 1,
+        });
+    }
+
+    /// Tells every other node of the failure that ended the communicator.
+    pub(crate) fn tell(&mut self, word: u64, epoch: u64) {
+        if std::mem::replace(&mut self.told, true) {
+            return;
+        }
+        // SAFETY: the layout places an aligned word there; the proxy only reads it.
+        unsafe {
+            let at = self.rail.base().add(self.rail.layout().out_word());
+            at.cast::<u64>().write_volatile(word);
+        }
+        for node in self.others() {
+            self.control(CommandKind::Poison, node, 16, epoch);
+        }
+    }
+
+    /// Says goodbye to every other node.
+    pub(crate) fn leave(&mut self) {
+        for node in self.others() {
+            self.control(CommandKind::Bye, node, 16, 0);
+        }
+    }
+
+    fn control(&mut self, kind: CommandKind, node: usize, bytes: usize, epoch: u64) {
+        self.rail.push(Command {
+            kind,
+            channel: 0,
+            peer: node as u16,
+            sequence: 0,
+            epoch: (epoch % 16) as u8,
+            slot: 0,
+            units: bytes.div_ceil(16) as u32,
+        });
+    }
+
+    /// What the proxy has done.
+    pub(crate) fn stats(&self) -> RailStats {
+        self.rail.stats()
+    }
+}
+
+/// The rank of this rail on `node`.
+pub(crate) fn rank_on(world: &World, node: usize) -> usize {
+    node * world.topology.ranks_per_node() + world.topology.local_rank(world.rank)
+}
+
+/// Waits until `ready`, which the ranks of this rail on the `needed` nodes make true.
+pub(crate) fn wait_for_any(
+    world: &World,
+    wait: Wait,
+    (crossings, needed): (&RefCell<&mut Crossings>, &[usize]),
+    ready: impl Fn() -> bool,
+) -> Result<()> {
+    let flags = crossings.borrow().rail.flags().clone();
+    let shut = || needed.iter().copied().find(|&node| !flags.is_open(node));
+    // A farewell or a fault makes the wait end too: what is still on its way may come all the same.
+    let culprit = needed.first().map_or(world.rank, |&node| rank_on(world, node));
+    world.wait_until(wait, culprit, world.own().door(), || ready() || shut().is_some())?;
+    let until = Instant::now() + NEWS;
+    loop {
+        world.check(wait)?;
+        let Some(node) = shut().filter(|_| !ready()) else { return Ok(()) };
+        if Instant::now() >= until {
+            let cause = match flags.way(node) {
+                Way::Left => Cause::Left,
+                Way::Open => Cause::Network,
+                Way::Broken(error) => {
+                    world.note(error.to_string());
+                    Cause::Network
+                }
+            };
+            return Err(world.fail(wait, cause, rank_on(world, node)));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The error of a transport at this rank.
+pub(crate) fn network(rank: usize) -> impl Fn(expertrail_fabric::FabricError) -> HostError {
+    move |error| HostError::Network { rank, error }
+}
