@@ -116,6 +116,55 @@ pub enum CoreError {
         /// The largest allowed.
         limit: usize,
     },
+    /// Chunks between nodes are too small to be fast, or too large for one command.
+    #[error(
+        "chunks of {bytes} bytes between nodes: they must have {least} to {most} (smaller ones spend the time on their \
+         messages; tests and simulations may ask for small chunks explicitly)"
+    )]
+    ChunkBytes {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The least allowed.
+        least: usize,
+        /// The most allowed.
+        most: usize,
+    },
+    /// The window of a stream between nodes is not usable.
+    #[error(
+        "a window of {window} chunks between nodes: it must be between 1 and {limit}, a quarter of the numbers that an \
+         immediate tells apart"
+    )]
+    Window {
+        /// Chunks asked for.
+        window: usize,
+        /// The most allowed.
+        limit: usize,
+    },
+    /// More staging slots than a command can name.
+    #[error(
+        "{nodes} nodes with a window of {window} chunks need {slots} staging slots on each rank: at most {limit} can be \
+         numbered; use a smaller window"
+    )]
+    Slots {
+        /// Nodes.
+        nodes: usize,
+        /// Chunks in the window of a stream.
+        window: usize,
+        /// Slots on each rank.
+        slots: usize,
+        /// The most allowed.
+        limit: usize,
+    },
+    /// A range of ranks that the placement does not have.
+    #[error("ranks {start} to below {end}: the placement has {ranks} ranks")]
+    Ranks {
+        /// First rank.
+        start: usize,
+        /// One more than the last.
+        end: usize,
+        /// Ranks in all.
+        ranks: usize,
+    },
     /// A handle of another communicator, rank or shape.
     #[error("handle does not belong here: {0}")]
     Handle(String),

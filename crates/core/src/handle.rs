@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::counts::CountMatrix;
 use crate::error::{CoreError, Result};
-use crate::plan::{CountMatrix, Layout, Plan};
+use crate::plan::{Layout, Plan};
 
 /// Names the dispatch that made a handle. All ranks of a call must use handles of one origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

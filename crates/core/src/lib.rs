@@ -1,4 +1,5 @@
-//! The pure core of Expertrail: shapes, topology, routing, plan, oracle, byte accounting and roofline.
+//! The pure core of Expertrail: shapes, topology, routing, plan, oracle, byte accounting, roofline, and
+//! the protocol between nodes.
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or uses `unsafe`. Every backend (CPU, GPU) moves
 //! the rows that the [`plan`] names and must give the bits that the [`oracle`] gives.
@@ -8,11 +9,13 @@
 
 pub mod account;
 pub mod bf16;
+pub mod counts;
 pub mod error;
 pub mod expect;
 pub mod failure;
 pub mod fp8;
 pub mod handle;
+pub mod hop;
 pub mod oracle;
 pub mod output;
 pub mod placement;
@@ -23,11 +26,12 @@ pub mod shape;
 pub mod topology;
 
 pub use bf16::Bf16;
+pub use counts::CountMatrix;
 pub use error::{CoreError, Result};
 pub use failure::{Cause, Failure, Phase};
 pub use handle::Handle;
 pub use placement::Placement;
-pub use plan::{CountMatrix, Layout, Plan};
+pub use plan::{Layout, Plan};
 pub use routing::Routing;
 pub use shape::{Dtype, Shape};
 pub use topology::Topology;

@@ -54,6 +54,12 @@ impl Placement {
         start..start + floor + usize::from(rank < larger)
     }
 
+    /// The experts that the ranks of a range hold together: contiguous, as each rank's are.
+    pub fn experts_of_ranks(&self, ranks: Range<usize>) -> Range<usize> {
+        let start = self.experts_of(ranks.start).start;
+        start..self.experts_of(ranks.end).start.max(start)
+    }
+
     /// The largest number of experts any rank holds.
     pub fn most_local_experts(&self) -> usize {
         self.experts.div_ceil(self.ranks)
@@ -77,6 +83,8 @@ mod tests {
                 for e in block.clone() {
                     prop_assert_eq!(p.rank_of(e), rank);
                 }
+                prop_assert_eq!(p.experts_of_ranks(0..rank), 0..block.start);
+                prop_assert_eq!(p.experts_of_ranks(rank..ranks), block.start..experts);
                 next = block.end;
             }
             prop_assert_eq!(next, experts);

@@ -1,8 +1,10 @@
 //! From routing to rows: who sends which token where, and to which row of the receiver's output.
 //!
 //! A [`Plan`] is what one source computes alone: for every token the destination ranks and, for each, the
-//! token's *slot* among the tokens this source sends there. The [`CountMatrix`] is what all sources know
-//! after the count exchange (notify): with it each source computes the final row of every token itself.
+//! token's *slot* among the tokens this source sends there. With the [`CountMatrix`](crate::CountMatrix), what all
+//! sources know after the count exchange (notify), each source computes the final row of every token itself.
+
+use std::ops::Range;
 
 use crate::error::{CoreError, Result};
 use crate::placement::Placement;
@@ -60,6 +62,17 @@ pub struct FirstChoice {
     pub expert: u32,
     /// How many earlier (token, choice) pairs of this source name the same expert.
     pub slot: u32,
+}
+
+/// A token with the part of its destinations that lies on one node: it crosses to that node once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeToken<'a> {
+    /// Token index at the source.
+    pub token: u32,
+    /// Where it goes on the node, in ascending rank; at least one.
+    pub destinations: &'a [Destination],
+    /// The first choice at each destination. Empty unless planned for the expert-major layout.
+    pub firsts: &'a [FirstChoice],
 }
 
 /// What one source sends, computed from its routing alone.
@@ -171,6 +184,21 @@ impl Plan {
         &self.destinations[self.starts[token] as usize..self.starts[token + 1] as usize]
     }
 
+    /// What this source packs for one node: the tokens with a destination among `ranks`, ascending, each with its
+    /// destinations there.
+    ///
+    /// Costs one search in the destinations of every token.
+    pub fn tokens_to(&self, ranks: Range<usize>) -> impl Iterator<Item = NodeToken<'_>> + '_ {
+        (0..self.tokens()).filter_map(move |token| {
+            let all = self.destinations(token);
+            let start = all.partition_point(|d| (d.rank as usize) < ranks.start);
+            let end = start + all[start..].partition_point(|d| (d.rank as usize) < ranks.end);
+            let firsts = self.first_choices(token).get(start..end).unwrap_or(&[]);
+            let destinations = &all[start..end];
+            (start < end).then_some(NodeToken { token: token as u32, destinations, firsts })
+        })
+    }
+
     /// Copies sent in all: the sum of [`Plan::rank_counts`].
     pub fn copies(&self) -> usize {
         self.destinations.len()
@@ -192,139 +220,4 @@ impl Plan {
         let range = self.starts[token] as usize..self.starts[token + 1] as usize;
         self.first_choices.get(range).unwrap_or(&[])
     }
-}
-
-/// The counts of all sources, known to every rank after notify.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CountMatrix {
-    ranks: usize,
-    placement: Placement,
-    layout: Layout,
-    /// `[source, destination]`
-    to_rank: Vec<u32>,
-    /// `[source, expert]`
-    to_expert: Vec<u32>,
-    /// First row of each expert on its rank, `[experts]`; empty for the by-source layout.
-    expert_start: Vec<u32>,
-}
-
-impl CountMatrix {
-    /// Joins the count rows of all sources: `to_rank` is `[ranks, ranks]`, `to_expert` `[ranks, experts]`,
-    /// row-major with the source first.
-    ///
-    /// # Errors
-    /// [`CoreError::Length`] when a matrix has another size.
-    pub fn new(placement: Placement, layout: Layout, to_rank: Vec<u32>, to_expert: Vec<u32>) -> Result<Self> {
-        let ranks = placement.ranks();
-        layout.check()?;
-        for (what, got, want) in [
-            ("per-rank counts", to_rank.len(), ranks * ranks),
-            ("per-expert counts", to_expert.len(), ranks * placement.experts()),
-        ] {
-            if got != want {
-                let why = format!("{ranks} ranks, {} experts", placement.experts());
-                return Err(CoreError::Length { what, got, want, why });
-            }
-        }
-        let mut expert_start = Vec::new();
-        if let Layout::ExpertMajor { alignment } = layout {
-            let totals = column_sums(&to_expert, placement.experts());
-            for rank in 0..ranks {
-                let mut start = 0;
-                for expert in placement.experts_of(rank) {
-                    expert_start.push(start);
-                    start += totals[expert].next_multiple_of(alignment as u32);
-                }
-            }
-        }
-        Ok(Self { ranks, placement, layout, to_rank, to_expert, expert_start })
-    }
-
-    /// The layout the offsets are for.
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    /// The placement the counts are for.
-    pub fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
-    /// Tokens that `source` sends to `destination`.
-    pub fn count(&self, source: usize, destination: usize) -> usize {
-        self.to_rank[source * self.ranks + destination] as usize
-    }
-
-    /// Tokens that arrive at `destination` from all sources: rows of the by-source layout and of the
-    /// carried ids, weights and source tokens in either layout.
-    pub fn arrivals(&self, destination: usize) -> usize {
-        (0..self.ranks).map(|source| self.count(source, destination)).sum()
-    }
-
-    /// The first arrival of `source` at `destination`.
-    pub fn arrival_offset(&self, source: usize, destination: usize) -> usize {
-        (0..source).map(|earlier| self.count(earlier, destination)).sum()
-    }
-
-    /// Where each source's arrivals at `destination` start, `[ranks + 1]`; the last entry is their number.
-    pub fn source_starts(&self, destination: usize) -> Vec<u32> {
-        let mut starts = Vec::with_capacity(self.ranks + 1);
-        let mut start = 0;
-        starts.push(0);
-        for source in 0..self.ranks {
-            start += self.to_rank[source * self.ranks + destination];
-            starts.push(start);
-        }
-        starts
-    }
-
-    /// Rows of the output at `destination`, padding included.
-    pub fn rows(&self, destination: usize) -> usize {
-        match self.layout {
-            Layout::BySource => self.arrivals(destination),
-            Layout::ExpertMajor { alignment } => self
-                .expert_counts(destination)
-                .into_iter()
-                .map(|count| (count as usize).next_multiple_of(alignment))
-                .sum(),
-        }
-    }
-
-    /// Choices of each local expert of `destination` over all sources, without padding.
-    pub fn expert_counts(&self, destination: usize) -> Vec<u32> {
-        self.placement
-            .experts_of(destination)
-            .map(|e| (0..self.ranks).map(|s| self.to_expert[s * self.placement.experts() + e]).sum())
-            .collect()
-    }
-
-    /// First row of `expert` at its rank (expert-major layout; 0 otherwise).
-    pub fn expert_start(&self, expert: usize) -> usize {
-        self.expert_start.get(expert).map_or(0, |&row| row as usize)
-    }
-
-    /// For one source, the row at which its choices of each expert start on that expert's rank,
-    /// `[experts]`. Empty for the by-source layout.
-    pub fn expert_offsets(&self, source: usize) -> Vec<u32> {
-        let experts = self.placement.experts();
-        let mut offsets = self.expert_start.clone();
-        if !offsets.is_empty() {
-            for counts in self.to_expert.chunks_exact(experts).take(source) {
-                for (offset, count) in offsets.iter_mut().zip(counts) {
-                    *offset += count;
-                }
-            }
-        }
-        offsets
-    }
-}
-
-fn column_sums(matrix: &[u32], columns: usize) -> Vec<u32> {
-    let mut sums = vec![0; columns];
-    for row in matrix.chunks_exact(columns) {
-        for (sum, value) in sums.iter_mut().zip(row) {
-            *sum += value;
-        }
-    }
-    sums
 }

@@ -98,6 +98,89 @@ proptest! {
         }
     }
 
+    /// A node that knows only its own columns comes to the same rows as one that knows all.
+    #[test]
+    fn a_window_of_columns_agrees_with_the_whole(case in cases(), a in 0usize..9, b in 0usize..9) {
+        let plans: Vec<Plan> =
+            case.routings.iter().map(|r| Plan::new(r, &case.placement, case.layout).unwrap()).collect();
+        let ranks = case.placement.ranks();
+        let window = a.min(b).min(ranks)..a.max(b).min(ranks);
+        let experts = case.placement.experts_of_ranks(window.clone());
+        let whole = matrix(&case, &plans);
+        let part = CountMatrix::of_node(
+            case.placement,
+            case.layout,
+            window.clone(),
+            plans.iter().flat_map(|p| p.rank_counts()[window.clone()].to_vec()).collect(),
+            plans.iter().flat_map(|p| p.expert_counts()[experts.clone()].to_vec()).collect(),
+        ).unwrap();
+        // Ranks behind the last one are outside of every window.
+        for rank in 0..ranks + 2 {
+            let inside = window.contains(&rank);
+            for source in 0..ranks {
+                prop_assert_eq!(part.count(source, rank), if inside { whole.count(source, rank) } else { 0 });
+                let offset = if inside { whole.arrival_offset(source, rank) } else { 0 };
+                prop_assert_eq!(part.arrival_offset(source, rank), offset);
+            }
+            prop_assert_eq!(part.arrivals(rank), if inside { whole.arrivals(rank) } else { 0 });
+            prop_assert_eq!(part.rows(rank), if inside { whole.rows(rank) } else { 0 });
+            let starts = if inside { whole.source_starts(rank) } else { vec![0; ranks + 1] };
+            prop_assert_eq!(part.source_starts(rank), starts);
+            let counts = if inside { whole.expert_counts(rank) } else { vec![0; case.placement.experts_of(rank).len()] };
+            prop_assert_eq!(part.expert_counts(rank), counts);
+        }
+        for expert in 0..=case.placement.experts() {
+            let start = if experts.contains(&expert) { whole.expert_start(expert) } else { 0 };
+            prop_assert_eq!(part.expert_start(expert), start);
+        }
+        for (source, plan) in plans.iter().enumerate() {
+            let mut want = whole.expert_offsets(source);
+            let of_window = if want.is_empty() { vec![] } else { want[experts.clone()].to_vec() };
+            for (expert, offset) in want.iter_mut().enumerate() {
+                *offset *= u32::from(experts.contains(&expert));
+            }
+            prop_assert_eq!(part.expert_offsets(source), want);
+            prop_assert_eq!(part.window_expert_offsets(source), of_window);
+            prop_assert_eq!(part.to_ranks(source), &plan.rank_counts()[window.clone()]);
+            prop_assert_eq!(part.to_experts(source), &plan.expert_counts()[experts.clone()]);
+        }
+        prop_assert!(part.to_ranks(ranks).is_empty() && part.to_experts(ranks).is_empty());
+    }
+
+    /// What a source packs for one node, against a walk over the routing.
+    #[test]
+    fn tokens_to_a_node(case in cases(), a in 0usize..9, b in 0usize..9) {
+        let ranks = case.placement.ranks();
+        let node = a.min(b).min(ranks)..a.max(b).min(ranks);
+        for routing in &case.routings {
+            let plan = Plan::new(routing, &case.placement, case.layout).unwrap();
+            let mut got = plan.tokens_to(node.clone());
+            for token in 0..routing.tokens() {
+                let mut on_node: Vec<u32> = routing.row(token).iter().filter(|&&id| id >= 0)
+                    .map(|&id| case.placement.rank_of(id as usize) as u32)
+                    .filter(|&rank| node.contains(&(rank as usize))).collect();
+                on_node.sort_unstable();
+                on_node.dedup();
+                if on_node.is_empty() {
+                    continue;
+                }
+                let next = got.next().unwrap();
+                prop_assert_eq!(next.token as usize, token);
+                prop_assert_eq!(next.destinations.iter().map(|d| d.rank).collect::<Vec<_>>(), on_node.clone());
+                if case.layout == Layout::BySource {
+                    prop_assert!(next.firsts.is_empty());
+                } else {
+                    let of = next.firsts.iter().map(|f| case.placement.rank_of(f.expert as usize) as u32);
+                    prop_assert_eq!(of.collect::<Vec<_>>(), on_node);
+                }
+                for d in next.destinations {
+                    prop_assert!(plan.destinations(token).contains(d));
+                }
+            }
+            prop_assert!(got.next().is_none());
+        }
+    }
+
     #[test]
     fn both_set_forms_agree(ids in prop::collection::vec(-1i32..60, 0..160)) {
         // 60 experts on 60 ranks use the word form, on 100 ranks (experts 60.. of 100) the sorted form:
