@@ -6,6 +6,7 @@
 //! from another.
 
 pub mod error;
+pub mod ofi;
 pub mod transport;
 
 pub use error::{FabricError, Result};
