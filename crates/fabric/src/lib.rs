@@ -6,6 +6,7 @@
 //! from another.
 
 pub mod error;
+pub mod sim;
 pub mod transport;
 
 pub use error::{FabricError, Result};
