@@ -29,6 +29,54 @@ struct Inner {
     plan: Plan,
     matrix: CountMatrix,
     arrivals: Arrivals,
+    forwards: Option<Forwards>,
+}
+
+/// What a rank forwarded on its node for its rail peers: where each of their tokens went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forwards {
+    most: usize,
+    /// `[node]`: where its tokens start among all; the last entry is the end.
+    starts: Vec<usize>,
+    /// `[token]`: destinations of each.
+    counts: Vec<u8>,
+    /// `[token, most]`: rank on this node, and arrival there.
+    entries: Vec<(u16, u32)>,
+}
+
+impl Forwards {
+    /// Room for `tokens[n]` tokens of node n with at most `most` destinations each.
+    pub fn new(most: usize, tokens: &[u32]) -> Self {
+        let mut starts = vec![0];
+        let mut end = 0;
+        for &tokens in tokens {
+            end += tokens as usize;
+            starts.push(end);
+        }
+        Self { most, starts, counts: vec![0; end], entries: vec![(0, 0); end * most] }
+    }
+
+    /// Adds a destination of token `place` (its place among those of `node`): the rank's place on this node and its arrival
+    /// there. More than fit are ignored.
+    pub fn add(&mut self, (node, place): (usize, usize), entry: (u16, u32)) {
+        let at = self.starts[node] + place;
+        let count = usize::from(self.counts[at]);
+        if count < self.most {
+            self.entries[at * self.most + count] = entry;
+            self.counts[at] += 1;
+        }
+    }
+
+    /// Tokens of `node`.
+    pub fn tokens(&self, node: usize) -> usize {
+        self.starts[node + 1] - self.starts[node]
+    }
+
+    /// Where token `place` of `node` went.
+    pub fn entries(&self, node: usize, place: usize) -> &[(u16, u32)] {
+        let at = self.starts[node] + place;
+        &self.entries[at * self.most..at * self.most + usize::from(self.counts[at])]
+    }
 }
 
 /// What a rank received, seen from the receiver.
@@ -64,7 +112,22 @@ impl Arrivals {
 impl Handle {
     /// Joins the parts; a backend calls this at the end of a dispatch.
     pub fn new(origin: Origin, rank: usize, plan: Plan, matrix: CountMatrix, arrivals: Arrivals) -> Self {
-        Self { inner: Arc::new(Inner { origin, rank, plan, matrix, arrivals }) }
+        Self::across(origin, rank, (plan, matrix, arrivals), None)
+    }
+
+    /// The same with what this rank forwarded for other nodes.
+    pub fn across(
+        origin: Origin,
+        rank: usize,
+        (plan, matrix, arrivals): (Plan, CountMatrix, Arrivals),
+        forwards: Option<Forwards>,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { origin, rank, plan, matrix, arrivals, forwards }) }
+    }
+
+    /// What this rank forwarded for other nodes; `None` where all ranks share memory.
+    pub fn forwards(&self) -> Option<&Forwards> {
+        self.inner.forwards.as_ref()
     }
 
     /// The dispatch that made this handle.
@@ -77,7 +140,7 @@ impl Handle {
         &self.inner.plan
     }
 
-    /// Counts of all ranks.
+    /// Counts of all sources to all ranks, or to the ranks of this node where several nodes are joined.
     pub fn matrix(&self) -> &CountMatrix {
         &self.inner.matrix
     }

@@ -6,7 +6,8 @@
 //! * rows in *chunks* ([`chunk`]), each written into slot `sequence % window` of its stream at the receiver. A stream is
 //!   (operation, source node, receiver); its sequence numbers run on over all calls ([`stream`]);
 //! * for every chunk read, one *credit* back, for that very sequence number;
-//! * at the end of a dispatch one *status* to every rail peer ([`call::Status`]);
+//! * where some rank gave its output a fixed number of rows, one *status* to every rail peer before any row
+//!   ([`call::Status`]): either all outputs are large enough, or nothing moves;
 //! * at the end of all calls one *bye* ([`peers`]).
 //!
 //! Every write carries a 32-bit [`immediate`]. Nothing relies on order: any two writes may arrive either way round. A

@@ -7,6 +7,8 @@
 
 pub mod error;
 pub mod ofi;
+pub mod rail;
+pub mod sim;
 pub mod transport;
 
 pub use error::{FabricError, Result};

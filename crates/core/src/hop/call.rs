@@ -73,6 +73,8 @@ pub struct CallHeader {
     pub origin: u64,
     /// Tokens of this source with a destination on the peer's node: each crosses once.
     pub tokens_to_node: u32,
+    /// Whether this rank gives its output a fixed number of rows: statuses are then exchanged before any row.
+    pub fixed: bool,
     /// Tokens for each rank of the peer's node, `[G]`. Empty in cached calls and combines.
     pub to_rank: Vec<u32>,
     /// Choices of each expert of the peer's node, `[experts of the node]`. Empty in cached calls and combines.
@@ -124,6 +126,7 @@ impl CallHeader {
         fixed[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         fixed[24..32].copy_from_slice(&self.signature.to_le_bytes());
         fixed[32..40].copy_from_slice(&self.origin.to_le_bytes());
+        fixed[40] = u8::from(self.fixed);
         let counts = self.to_rank.iter().chain(&self.to_expert).map(|count| count.to_le_bytes());
         let all = words(&fixed).chain(counts);
         if got < want || put_words(region, 0, all).is_none() {
@@ -143,7 +146,8 @@ impl CallHeader {
         let at64 = |at| get_u64(region, at).ok_or(short(FIXED));
         check_mark("header", region, HEADER)?;
         check("header", "epoch", at64(16)?, epoch)?;
-        check("header", "reserved word", at64(40)?, 0)?;
+        let flags = at64(40)?;
+        check("header", "flags beyond the first", flags & !1, 0)?;
         let (ranks, experts, tokens) = (at32(4)? as usize, at32(8)? as usize, at32(12)?);
         if ranks > 0 || experts > 0 {
             check("header", "number of ranks", ranks as u64, bounds.ranks as u64)?;
@@ -157,6 +161,7 @@ impl CallHeader {
             signature: at64(24)?,
             origin: at64(32)?,
             tokens_to_node: tokens,
+            fixed: flags == 1,
             to_rank: counts.by_ref().take(ranks).collect(),
             to_expert: counts.collect(),
         };

@@ -139,7 +139,7 @@ impl RailEnd {
             listener,
             stop: stop.clone(),
             spin: config.spin,
-            state: State::new(sizes.nodes, sizes.window),
+            state: State::new(sizes.nodes, sizes.window)?,
         };
         let cpus = config.cpus.clone();
         let thread = std::thread::Builder::new()

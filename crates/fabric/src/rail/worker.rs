@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use expertrail_core::hop::immediate::{Immediate, Kind};
-use expertrail_core::hop::stream::{Receiver, Sender};
+use expertrail_core::hop::immediate::{Channel, SEQUENCES, low_epoch, low_sequence};
+use expertrail_core::hop::stream::{Receiver, Sender, StreamError};
 
 use super::counters::Counters;
 use super::flags::Flags;
@@ -65,21 +66,31 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(nodes: usize, window: usize) -> Self {
-        Self {
-            senders: (0..CHANNELS).map(|_| (0..nodes).map(|_| Sender::new(window)).collect()).collect(),
-            receivers: (0..CHANNELS).map(|_| (0..nodes).map(|_| Receiver::new(window)).collect()).collect(),
+    /// # Errors
+    /// A window that the immediate's sequence numbers do not allow.
+    pub(super) fn new(nodes: usize, window: usize) -> Result<Self> {
+        let refused = |error: StreamError| FabricError::Argument { what: error.to_string() };
+        let (sender, receiver) =
+            (Sender::new(window).map_err(refused)?, Receiver::new(window).map_err(refused)?);
+        Ok(Self {
+            senders: vec![vec![sender; nodes]; CHANNELS],
+            receivers: vec![vec![receiver; nodes]; CHANNELS],
             control: VecDeque::new(),
             chunks: VecDeque::new(),
             in_flight: 0,
             completions: Vec::with_capacity(BATCH),
             published: false,
-        }
+        })
     }
 }
 
 /// A write's context: whose it is, and which outgoing slot it empties.
 const NO_SLOT: u64 = u32::MAX as u64;
+
+/// The sequence number at or above `low` with these low bits.
+fn whole(low: u64, sequence: u16) -> u64 {
+    low + (u64::from(sequence).wrapping_sub(low) & (SEQUENCES - 1))
+}
 
 fn context(node: usize, slot: u64) -> u64 {
     (node as u64) << 32 | slot
@@ -204,14 +215,14 @@ impl Worker {
             self.broken_for_all(&FabricError::Argument { what });
             return;
         };
-        let node = usize::from(immediate.node);
+        let node = usize::from(immediate.source);
         if node >= self.remotes.len() || node == self.node {
             let what = format!("an arrival from node {node}, of {} nodes", self.remotes.len());
             self.broken_for_all(&FabricError::Argument { what });
             return;
         }
         self.state.published = true;
-        let channel = usize::from(immediate.channel);
+        let channel = immediate.channel as usize;
         let fresh = match immediate.kind {
             Kind::Header => self.flags.header_arrived(node, immediate.epoch),
             Kind::Status => self.flags.status_arrived(node, immediate.epoch),
@@ -292,7 +303,7 @@ impl Worker {
             }
             CommandKind::Bye => (Kind::Bye, self.layout.out_word(), self.layout.sink(self.node), WORD_BYTES),
         };
-        let immediate = Immediate { kind, sequence: 0, channel: 0, ..self.immediate(command) };
+        let immediate = Immediate { kind, sequence: 0, ..self.immediate(command) };
         self.queue(node, (from, to, bytes), immediate, NO_SLOT);
     }
 
@@ -300,7 +311,7 @@ impl Worker {
         let (node, channel) = (usize::from(command.peer), usize::from(command.channel));
         let sender = self.state.senders.get_mut(channel).and_then(|nodes| nodes.get_mut(node));
         // The rank has looked at the credits before it gave the command; the low bits must agree.
-        let sequence = sender.and_then(Sender::send).filter(|sequence| sequence & 1023 == u64::from(command.sequence));
+        let sequence = sender.and_then(Sender::send).filter(|sequence| low_sequence(*sequence) == command.sequence);
         let Some(sequence) = sequence else {
             let what = format!("chunk {} for node {node} was given without a credit", command.sequence);
             return self.broken(node, FabricError::Argument { what });
@@ -318,7 +329,7 @@ impl Worker {
     fn take_credit(&mut self, command: &Command) {
         let (node, channel) = (usize::from(command.peer), usize::from(command.channel));
         if let Some(receiver) = self.state.receivers.get_mut(channel).and_then(|nodes| nodes.get_mut(node))
-            && let Err(error) = receiver.consume(command.sequence)
+            && let Err(error) = receiver.consume(whole(receiver.low(), command.sequence))
         {
             let what = format!("a chunk of node {node} was given back wrongly: {error}");
             return self.broken(node, FabricError::Argument { what });
@@ -331,15 +342,20 @@ impl Worker {
     fn immediate(&self, command: &Command) -> Immediate {
         Immediate {
             kind: Kind::Chunk,
-            node: self.node as u16,
+            source: self.node as u16,
             sequence: command.sequence,
-            epoch: command.epoch,
-            channel: command.channel,
+            epoch: low_epoch(u64::from(command.epoch)),
+            channel: if command.channel == Channel::Combine as u8 { Channel::Combine } else { Channel::Dispatch },
         }
     }
 
     fn queue(&mut self, node: usize, (from, to, bytes): (usize, usize, usize), immediate: Immediate, slot: u64) {
         let Some(Some(remote)) = self.remotes.get(node) else { return };
+        let immediate = match immediate.encode() {
+            Ok(word) => word,
+            // Fields come from checked sizes: this is an error of the rank's, told where the rank looks.
+            Err(error) => return self.broken(node, FabricError::Argument { what: error.to_string() }),
+        };
         let write = Write {
             peer: remote.peer,
             local: self.region,
@@ -347,7 +363,7 @@ impl Worker {
             remote: remote.region,
             remote_offset: to as u64,
             bytes: bytes as u64,
-            immediate: immediate.encode(),
+            immediate,
             context: context(node, slot),
         };
         let queue = if slot == NO_SLOT { &mut self.state.control } else { &mut self.state.chunks };

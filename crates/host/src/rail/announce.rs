@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use expertrail_core::Plan;
-use expertrail_core::hop::CallHeader;
+use expertrail_core::hop::call::HeaderBounds;
+use expertrail_core::hop::{CallHeader, Status};
 use expertrail_fabric::ring::CommandKind;
 
 use super::{Crossings, rank_on, wait_for_any};
@@ -43,7 +44,7 @@ impl Crossings {
         record: &mut Record,
         (plan, counted): (Option<&Plan>, bool),
     ) -> Result<Announced> {
-        self.send_headers(world, epoch, record, (plan, counted));
+        self.send_headers(world, epoch, record, (plan, counted))?;
         let nodes = world.topology.nodes();
         let own = self.rail.node();
         let (ranks, experts) = (ranks_of(world, own), experts_of(world, own));
@@ -59,14 +60,14 @@ impl Crossings {
             let header = self.header_from(world, epoch, node)?;
             record.hear(&header, rank_on(world, node));
             if counted && !record.is_stray() {
-                let wait = world.wait(Phase::RailNotify, epoch);
-                if header.rank_counts.len() != ranks.len() || header.expert_counts.len() != experts.len() {
+                if header.to_rank.is_empty() {
+                    let wait = world.wait(Phase::RailNotify, epoch);
                     return Err(world.fail(wait, Cause::Protocol, rank_on(world, node)));
                 }
-                announced.columns.extend(&header.rank_counts);
-                announced.columns.extend(&header.expert_counts);
+                announced.columns.extend(&header.to_rank);
+                announced.columns.extend(&header.to_expert);
             }
-            announced.tokens[node] = header.tokens;
+            announced.tokens[node] = header.tokens_to_node;
         }
         if record.is_stray() {
             announced.columns.clear();
@@ -81,7 +82,7 @@ impl Crossings {
         epoch: u64,
         record: &Record,
         (plan, counted): (Option<&Plan>, bool),
-    ) {
+    ) -> Result<()> {
         for node in self.others() {
             let (ranks, experts) = (ranks_of(world, node), experts_of(world, node));
             let mut header = CallHeader {
@@ -92,19 +93,26 @@ impl Crossings {
                 ..CallHeader::default()
             };
             if let Some(plan) = plan {
-                header.tokens = plan.tokens_to(ranks.clone()).count() as u32;
+                header.tokens_to_node = plan.tokens_to(ranks.clone()).count() as u32;
                 if counted {
-                    header.rank_counts = plan.rank_counts()[ranks].to_vec();
-                    header.expert_counts = plan.expert_counts()[experts].to_vec();
+                    header.to_rank = plan.rank_counts()[ranks].to_vec();
+                    header.to_expert = plan.expert_counts()[experts].to_vec();
                 }
             }
-            let bytes = header.encode();
-            let at = self.rail.layout().out_header(node, epoch);
+            let layout = self.rail.layout();
+            let at = layout.out_header(node, epoch);
             // SAFETY: the layout holds the largest header there. The header of two calls ago has left: its receiver has
             // answered since.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.rail.base().add(at), bytes.len()) };
-            self.control(CommandKind::Header, node, bytes.len(), epoch);
+            let region = unsafe {
+                std::slice::from_raw_parts_mut(self.rail.base().add(at), layout.sizes().header_bytes)
+            };
+            let bytes = header.encode(region).map_err(|error| {
+                world.note(error.to_string());
+                world.fail(world.wait(Phase::RailNotify, epoch), Cause::Protocol, world.rank)
+            })?;
+            self.control(CommandKind::Header, node, bytes, epoch);
         }
+        Ok(())
     }
 
     fn header_from(&mut self, world: &World, epoch: u64, node: usize) -> Result<CallHeader> {
@@ -114,12 +122,51 @@ impl Crossings {
         let layout = self.rail.layout();
         let at = layout.header(node, epoch);
         // SAFETY: the place of one header of a generation that nobody writes until this rank has answered.
-        let bytes = unsafe {
+        let region = unsafe {
             std::slice::from_raw_parts(self.rail.base().add(at).cast_const(), layout.sizes().header_bytes)
         };
-        CallHeader::decode(bytes)
-            .ok()
-            .filter(|header| header.epoch == epoch)
-            .ok_or_else(|| world.fail(wait, Cause::Protocol, rank_on(world, node)))
+        let own = self.rail.node();
+        let bounds = HeaderBounds {
+            ranks: ranks_of(world, own).len(),
+            experts: experts_of(world, own).len(),
+            max_tokens: world.shape.max_tokens,
+            top_k: world.shape.top_k,
+        };
+        CallHeader::decode(region, epoch, &bounds).map_err(|error| {
+            world.note(error.to_string());
+            world.fail(wait, Cause::Protocol, rank_on(world, node))
+        })
+    }
+
+    /// Tells the rail peers whether all outputs of this node are large enough, and hears it of theirs.
+    pub(crate) fn exchange_status(&mut self, world: &World, epoch: u64, own: Status) -> Result<Option<Status>> {
+        let bytes = own.encode(epoch);
+        for node in self.others() {
+            let at = self.rail.layout().out_status(node, epoch);
+            // SAFETY: the layout has room for a status there; that of two calls ago has left, as for headers.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.rail.base().add(at), bytes.len()) };
+            self.control(CommandKind::Status, node, bytes.len(), epoch);
+        }
+        let mut bad = (own != Status::Ready).then_some(own);
+        for node in self.others() {
+            let wait = world.wait(Phase::RailNotify, epoch);
+            let flags = self.rail.flags().clone();
+            wait_for_any(world, wait, (&RefCell::new(&mut *self), &[node]), || {
+                flags.status_is_there(node, epoch)
+            })?;
+            let at = self.rail.layout().status(node, epoch);
+            // SAFETY: as for headers.
+            let region =
+                unsafe { std::slice::from_raw_parts(self.rail.base().add(at).cast_const(), Status::ENCODED) };
+            let status = Status::decode(region, epoch).map_err(|error| {
+                world.note(error.to_string());
+                world.fail(wait, Cause::Protocol, rank_on(world, node))
+            })?;
+            // The lowest node's, so that all ranks name the same one.
+            if status != Status::Ready && (bad.is_none() || node < self.rail.node()) {
+                bad = Some(status);
+            }
+        }
+        Ok(bad)
     }
 }

@@ -2,7 +2,8 @@
 
 use expertrail_core::handle::Forwards;
 use expertrail_core::hop::Channel;
-use expertrail_core::hop::chunk::{Bounds, ChunkError, Choices, DispatchLayout, DispatchRecord, Entry};
+use expertrail_core::hop::chunk::{Bounds, ChunkError, Choices, DispatchLayout, DispatchRecord, Entry, Place};
+use expertrail_core::plan::NodeToken;
 use expertrail_core::{CountMatrix, Layout};
 
 use super::announce::{experts_of, ranks_of};
@@ -49,8 +50,8 @@ impl Run<'_> {
         let layout = DispatchLayout::new(&prepared.kind, most, slot_bytes)
             .map_err(|error| self.broken(rank_on(world, crossings.rail.node()), &error))?;
         let frame = *layout.frame();
-        let lists: Vec<Vec<u32>> = (0..world.topology.nodes())
-            .map(|node| prepared.plan.tokens_to(ranks_of(world, node)).map(|token| token as u32).collect())
+        let lists: Vec<Vec<NodeToken<'_>>> = (0..world.topology.nodes())
+            .map(|node| prepared.plan.tokens_to(ranks_of(world, node)).collect())
             .collect();
         let mut streams: Vec<Stream> =
             crossings.others().map(|node| Stream::new(node, lists[node].len(), &frame)).collect();
@@ -114,11 +115,11 @@ impl Run<'_> {
         crossings: &mut Crossings,
         layout: &DispatchLayout,
         stream: &mut Stream,
-        (list, slot): (&[u32], usize),
+        (list, slot): (&[NodeToken<'_>], usize),
     ) -> Result<()> {
         let (world, prepared) = (self.world, self.prepared);
         let (frame, node) = (layout.frame(), stream.node);
-        let place = expertrail_core::hop::chunk::Place {
+        let place = Place {
             epoch: self.epoch,
             sequence: crossings.sent[CHANNEL][node],
             index: stream.packed,
@@ -136,8 +137,8 @@ impl Run<'_> {
         let (row_bytes, scale_bytes) = prepared.kind.row_parts();
         let top_k = prepared.kind.top_k;
         let mut entries: Vec<Entry> = Vec::with_capacity(top_k);
-        for (i, &token) in list[range].iter().enumerate() {
-            let at = token as usize;
+        for (i, token) in list[range].iter().enumerate() {
+            let at = token.token as usize;
             // SAFETY: the payload has this token, the record room for its row and scales.
             unsafe {
                 self.copier.copy(rows.add(at * row_bytes), base.add(layout.row(i).start), row_bytes);
@@ -149,19 +150,16 @@ impl Run<'_> {
                     );
                 }
             }
-            let firsts = prepared.plan.first_choices(at);
             entries.clear();
-            for (d, destination) in prepared.plan.destinations(at).iter().enumerate() {
-                if ranks.contains(&(destination.rank as usize)) {
-                    entries.push(Entry::new(destination, firsts.get(d), ranks.start, experts.start));
-                }
-            }
+            entries.extend(token.destinations.iter().enumerate().map(|(d, destination)| {
+                Entry::new(destination, token.firsts.get(d), ranks.start, experts.start)
+            }));
             let choices = Choices {
                 ids: prepared.routing.map_or(&[], |routing| routing.row(at)),
                 weights: prepared.weights.map(|all| &all[at * top_k..(at + 1) * top_k]),
                 experts: experts.clone(),
             };
-            layout.write(chunk, i, (token, &entries), &choices).map_err(|error| broken(&error))?;
+            layout.write(chunk, i, (token.token, &entries), &choices).map_err(|error| broken(&error))?;
         }
         self.copier.finish();
         stream.packed += 1;
