@@ -21,6 +21,13 @@ pub struct OutputKind {
     pub weights: bool,
 }
 
+impl OutputKind {
+    /// Bytes of one row's elements and of its scales.
+    pub fn row_parts(&self) -> (usize, usize) {
+        (self.dtype.row_bytes(self.hidden), 4 * self.dtype.scales_per_row(self.hidden))
+    }
+}
+
 /// Offsets in bytes of the parts of one rank's output; rows come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputLayout {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use expertrail_core::{Bf16, Handle, Routing, Shape, Topology};
 use expertrail_cuda::{CudaCommunicator, CudaConfig};
+use expertrail_fabric::FabricError;
 use expertrail_group::{CancelToken, Group};
 use expertrail_host::{
-    Combine, Combined, Dispatch, HostCommunicator, HostConfig, Payload, Received, Rows, Simd, Stores,
+    Combine, Combined, Crossing, Dispatch, HostCommunicator, HostConfig, Payload, Received, Rows, Simd, Stores,
 };
 
 use crate::error::{Error, Result};
@@ -140,17 +141,23 @@ impl Builder<'_> {
         if self.backend == Backend::Cuda {
             return Err(Error::HostSlices);
         }
-        let topology = self.topology()?;
-        let config = HostConfig {
-            live_outputs: self.live_outputs,
-            deadline: self.deadline,
-            simd: self.simd,
-            stores: self.stores,
-            memory_limit: self.memory_limit,
-            cancel: self.cancel,
-            ..HostConfig::new(topology, self.shape)
-        };
+        let config = self.host_config()?;
         Ok(Communicator { host: HostCommunicator::build(self.group, &config)? })
+    }
+
+    /// Builds the communicator of the CPU backend over several nodes: ranks of one declared node
+    /// ([`Builder::ranks_per_node`]) share a machine's memory, and each rank reaches the rank of its place on every other
+    /// node through `crossing`, its own open endpoint. A rank that could not open one gives the error here, so that the
+    /// others hear of it. Collective.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; for a topology of one node; for what the network says.
+    pub fn build_across(self, crossing: std::result::Result<Crossing, FabricError>) -> Result<Communicator> {
+        if self.backend == Backend::Cuda {
+            return Err(Error::HostSlices);
+        }
+        let config = self.host_config()?;
+        Ok(Communicator { host: HostCommunicator::build_across(self.group, &config, crossing)? })
     }
 
     /// Builds the communicator whose calls take device memory: one process (or thread) for each GPU of one machine. The
@@ -173,6 +180,18 @@ impl Builder<'_> {
             ..CudaConfig::new(self.topology()?, self.shape)
         };
         Ok(CudaCommunicator::build(self.group, &config)?)
+    }
+
+    fn host_config(&self) -> Result<HostConfig> {
+        Ok(HostConfig {
+            live_outputs: self.live_outputs,
+            deadline: self.deadline,
+            simd: self.simd,
+            stores: self.stores,
+            memory_limit: self.memory_limit,
+            cancel: self.cancel.clone(),
+            ..HostConfig::new(self.topology()?, self.shape)
+        })
     }
 
     fn topology(&self) -> Result<Topology> {

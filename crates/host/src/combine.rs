@@ -11,6 +11,7 @@ use crate::control::{NOWHERE, Record};
 use crate::copy::Copier;
 use crate::error::{Phase, Result};
 use crate::output::{Memory, Rows};
+use crate::rail::CombineRun;
 use crate::reduce::{self, MAX_ROWS, Sum};
 use crate::staging::Exchange;
 use crate::world::{Wait, World};
@@ -76,10 +77,19 @@ impl HostCommunicator {
         }
         let carried = args.handle.arrivals().source_tokens.len() * world.shape.top_k;
         let weights = args.topk_weights.map(|weights| self.share_weights(&weights[..carried]));
-        let in_place = match args.handle.layout() {
+        let mut in_place = match args.handle.layout() {
             Layout::BySource => world.offset_of(args.rows),
             // The rows of a token are reduced here first: only the partial crosses.
             Layout::ExpertMajor { .. } => None,
+        };
+        // Between nodes any rank of this one may forward any row of this rank's: they all lie in shared memory.
+        let shared = match (&state.crossings, in_place) {
+            (Some(_), None) => {
+                let shared = self.share_partials(args);
+                in_place = Some(shared.offset());
+                Some(shared)
+            }
+            _ => None,
         };
         let record = Record {
             signature: Signature::combine(args).0,
@@ -89,18 +99,34 @@ impl HostCommunicator {
                 Some(Shared::At(offset) | Shared::Copied(_, offset)) => *offset as u64,
                 None => NOWHERE,
             },
+            fixed_rows: NOWHERE,
             ..Record::default()
         };
         let clock = Instant::now();
         let wait = world.wait(Phase::CombineNotify, epoch);
-        let records = self.announce(&mut state, wait, &record, [&[]; 2])?;
+        let (records, _) = self.announce(&mut state, wait, record, (Some(args.handle.plan()), false))?;
         let sources = state.keep(Sources::new(world, wait, args, &records))?;
         let notify = clock.elapsed();
 
         let clock = Instant::now();
-        let weights = sources.gather_weights(args.handle, world.shape.top_k);
-        let reduced = self.reduce(args, &sources, out, epoch);
-        state.keep(reduced)?;
+        let weights = if let Some(crossings) = &mut state.crossings {
+            let run = CombineRun {
+                world,
+                epoch,
+                args,
+                rows: sources.firsts.clone(),
+                arrivals: sources.arrivals.clone(),
+                weights: sources.first_weights.clone(),
+                copier: self.copier(std::mem::size_of_val(out)),
+            };
+            let crossed = run.run(crossings, out);
+            state.keep(crossed)?
+        } else {
+            let weights = sources.gather_weights(args.handle, world.shape.top_k);
+            let reduced = self.reduce(args, &sources, out, epoch);
+            state.keep(reduced)?;
+            weights
+        };
         let reduce = clock.elapsed();
 
         let clock = Instant::now();
@@ -110,6 +136,7 @@ impl HostCommunicator {
         // A rank that was done and then failed (cancelled, late) has its rows back while slower ones still read them.
         // It wrote everybody's poison word before it returned, so whoever may have read changed rows fails here.
         state.keep(world.check(wait))?;
+        drop(shared);
         Ok(Combined { rows: None, weights, phases: CombinePhases { notify, reduce, wait: clock.elapsed() } })
     }
 
@@ -130,6 +157,26 @@ impl HostCommunicator {
         // SAFETY: the range was just taken for these bytes.
         unsafe { copy_to(world, range.offset, weights) };
         Shared::Copied(Memory::Pool(world.clone(), range), range.offset)
+    }
+
+    /// Puts this rank's partial row of every arrival where its node's ranks can read it.
+    fn share_partials(&self, args: &Combine<'_>) -> Shared {
+        let world = self.world();
+        let hidden = world.shape.hidden;
+        let arrivals = args.handle.arrivals().source_tokens.len();
+        let (shared, offset) = match world.pool.take(2 * hidden * arrivals) {
+            Some(range) => (Shared::Copied(Memory::Pool(world.clone(), range), range.offset), range.offset),
+            // The pool is full of live outputs: the fallback that `share_weights` does not use is free outside a dispatch.
+            None => (Shared::At(world.regions.fallback[1]), world.regions.fallback[1]),
+        };
+        let base = world.segment().base().wrapping_add(offset).cast::<Bf16>();
+        for arrival in 0..arrivals {
+            // SAFETY: the range (or the fallback, which holds every output) has room for a row of each arrival, and nobody
+            // else uses it now.
+            let row = unsafe { std::slice::from_raw_parts_mut(base.add(arrival * hidden), hidden) };
+            partial(world, args, arrival, row);
+        }
+        shared
     }
 
     fn reduce(&self, args: &Combine<'_>, sources: &Sources, out: &mut [Bf16], epoch: u64) -> Result<()> {
@@ -196,6 +243,14 @@ const CHECK: usize = 256;
 enum Shared {
     At(usize),
     Copied(#[allow(dead_code)] Memory, usize),
+}
+
+impl Shared {
+    fn offset(&self) -> usize {
+        match self {
+            Self::At(offset) | Self::Copied(_, offset) => *offset,
+        }
+    }
 }
 
 /// # Safety
@@ -292,25 +347,35 @@ struct Sources<'a> {
     owners: Vec<Option<*const Bf16>>,
     /// The first of this source's weights at each owner; empty when none were sent.
     weights: Vec<*const f32>,
+    /// The same of each owner's first arrival, whoever's it is; empty where an owner stages.
+    firsts: Vec<*const Bf16>,
+    first_weights: Vec<*const f32>,
+    /// This source's first arrival at each owner.
+    arrivals: Vec<usize>,
 }
 
 impl<'a> Sources<'a> {
     fn new(world: &'a World, wait: Wait, args: &Combine<'_>, records: &[Record]) -> Result<Self> {
         let matrix = args.handle.matrix();
-        let mut sources = Self { world, owners: Vec::new(), weights: Vec::new() };
+        let (owners, weights) = (Vec::new(), Vec::new());
+        let (firsts, first_weights, arrivals) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sources = Self { world, owners, weights, firsts, first_weights, arrivals };
         for (owner, record) in world.node_ranks.clone().zip(records) {
             let first = matrix.arrival_offset(world.rank, owner);
+            sources.arrivals.push(first);
             let arrivals = matrix.arrivals(owner);
             sources.owners.push(if record.base == NOWHERE {
                 None
             } else {
                 let bytes = arrivals * world.shape.hidden * 2;
                 let base = world.place(wait, owner, record.base, bytes)?;
+                sources.firsts.push(base.cast_const().cast());
                 Some(base.wrapping_add(first * world.shape.hidden * 2).cast_const().cast())
             });
             if record.weights != NOWHERE {
                 let row = 4 * world.shape.top_k;
                 let base = world.place(wait, owner, record.weights, arrivals * row)?;
+                sources.first_weights.push(base.cast_const().cast());
                 sources.weights.push(base.wrapping_add(first * row).cast_const().cast());
             }
         }

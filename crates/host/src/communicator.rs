@@ -2,15 +2,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use expertrail_core::{CoreError, Topology};
+use expertrail_core::{CoreError, Plan, Topology};
+use expertrail_fabric::FabricError;
 use expertrail_group::DeathWatch;
 
 use crate::build::{Built, HostConfig};
 use crate::call::Signature;
-use crate::control::Record;
+use crate::control::{NOWHERE, Record};
 use crate::copy::{Copier, Stores};
 use crate::error::{HostError, Phase, Result};
 use crate::output::{Memory, Rows};
+use crate::rail::{self, Announced, Crossing, Crossings, End, RailReport, Watch};
 use crate::staging::Rings;
 use crate::world::{Wait, World};
 
@@ -33,6 +35,8 @@ pub struct HostCommunicator {
     state: Mutex<State>,
     /// Ends its thread when dropped; the thread has its own references to the controls it reads.
     _watch: Option<DeathWatch>,
+    /// The same for other nodes.
+    _far: Option<Watch>,
 }
 
 /// What changes from call to call.
@@ -41,6 +45,8 @@ pub(crate) struct State {
     pub(crate) epoch: u64,
     pub(crate) stats: Stats,
     failed: Option<HostError>,
+    /// Between nodes; none where all ranks share memory.
+    pub(crate) crossings: Option<Crossings>,
 }
 
 /// What a communicator has done.
@@ -60,14 +66,71 @@ impl HostCommunicator {
     /// different settings, [`HostError::NotOneHost`], [`HostError::SharedMemory`], [`HostError::Staging`],
     /// [`HostError::Segment`], [`HostError::System`], [`HostError::Group`].
     pub fn build(group: &expertrail_group::Group, config: &HostConfig) -> Result<Self> {
-        let Built { world, rings, watch } = crate::build::build(group, config, 0..config.topology.ranks())?;
+        let Built { world, rings, watch } = crate::build::build(group, config, (0..config.topology.ranks(), None))?;
         Ok(Self {
             world,
             rings,
             stores: config.stores,
-            state: Mutex::new(State { epoch: 0, stats: Stats::default(), failed: None }),
+            state: Mutex::new(State::new(None)),
             _watch: watch,
+            _far: None,
         })
+    }
+
+    /// Joins the ranks of `group` on several nodes: those of one declared node share a machine's memory, and rank (n, g)
+    /// reaches the ranks (m, g) of other nodes by `crossing`. Collective.
+    ///
+    /// `crossing` is this rank's open endpoint, or why there is none: the others must learn of that too.
+    ///
+    /// # Errors
+    /// As [`HostCommunicator::build`]; [`HostError::Network`] for this rank's transport; [`HostError::Setting`] when the
+    /// topology is one node.
+    pub fn build_across(
+        group: &expertrail_group::Group,
+        config: &HostConfig,
+        crossing: std::result::Result<Crossing, FabricError>,
+    ) -> Result<Self> {
+        let (rank, topology) = (group.rank(), config.topology);
+        if topology.ranks() != group.size() || topology.nodes() < 2 {
+            return Err(HostError::Setting {
+                name: "topology",
+                value: format!("{} ranks on {} nodes", topology.ranks(), topology.nodes()),
+                wanted: format!("the group's {} ranks on at least two nodes", group.size()),
+            });
+        }
+        let end = crossing
+            .map_err(rail::network(rank))
+            .and_then(|crossing| End::new(rank, &topology, &config.shape, crossing));
+        let names = end.as_ref().ok().map(|end| end.names(rank, topology));
+        let node_ranks = rail::node_ranks(&topology, rank);
+        let members: Vec<usize> = node_ranks.clone().collect();
+        let node = group.subset("ranks of a node", &members)?;
+        let built = crate::build::build(&node, config, (node_ranks, names));
+        // All ranks meet here, whatever has become of their nodes.
+        let word = built.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let words = group.all_gather("nodes of the communicator", word.as_bytes())?;
+        let Built { world, rings, watch } = built?;
+        if let Some(peer) = words.iter().position(|word| !word.is_empty()) {
+            let reason = String::from_utf8_lossy(&words[peer]).into_owned();
+            return Err(HostError::PeerBuild { rank, peer, reason });
+        }
+        let crossings = rail::join(group, &topology, end, &world.controls)?;
+        let everybody: Vec<usize> = (0..group.size()).collect();
+        let watched = group.subset("watch of the communicator", &everybody)?;
+        let far = Watch::new(watched, world.own().clone())?;
+        Ok(Self {
+            world,
+            rings,
+            stores: config.stores,
+            state: Mutex::new(State::new(Some(crossings))),
+            _watch: watch,
+            _far: Some(far),
+        })
+    }
+
+    /// What crosses between nodes, in numbers; `None` where all ranks share memory.
+    pub fn rail_stats(&self) -> Option<RailReport> {
+        self.state().crossings.as_ref().map(RailReport::of)
     }
 
     /// This rank.
@@ -131,8 +194,8 @@ impl HostCommunicator {
     pub fn barrier(&self) -> Result<()> {
         let mut state = self.begin()?;
         let wait = self.world.wait(Phase::Barrier, state.epoch);
-        let record = Record { signature: Signature::barrier().0, ..Record::default() };
-        self.announce(&mut state, wait, &record, [&[]; 2])?;
+        let record = Record { signature: Signature::barrier().0, fixed_rows: NOWHERE, ..Record::default() };
+        self.announce(&mut state, wait, record, (None, false))?;
         self.world.own().set_done(state.epoch);
         Ok(())
     }
@@ -166,7 +229,8 @@ impl HostCommunicator {
         Ok(state)
     }
 
-    /// Publishes this rank's record (and counts) and gives those of the ranks of this node.
+    /// Publishes this rank's record (and the counts of `plan`, if `counted`) and gives those of the ranks of this node, with
+    /// what this rank's rail has announced. Over rails first, so that a node's records tell of all ranks of the job.
     ///
     /// A call that some rank refused, or that differs between ranks, ends here on every rank, before anything
     /// moved; all compare with rank 0's record, so all name the same two ranks.
@@ -174,24 +238,42 @@ impl HostCommunicator {
         &self,
         state: &mut State,
         wait: Wait,
-        record: &Record,
-        counts: [&[u32]; 2],
-    ) -> Result<Vec<Record>> {
+        mut record: Record,
+        (plan, counted): (Option<&Plan>, bool),
+    ) -> Result<(Vec<Record>, Announced)> {
         let (world, epoch) = (&self.world, state.epoch);
-        state.keep(self.publish(wait, record, counts))?;
+        let mut announced = Announced::default();
+        if let Some(crossings) = &mut state.crossings {
+            let heard = crossings.announce(world, epoch, &mut record, (plan, counted));
+            announced = state.keep(heard)?;
+            state.keep(self.publish(wait, &record, [&announced.columns, &[]]))?;
+        } else {
+            let counts = match plan {
+                Some(plan) if counted => [plan.rank_counts(), plan.expert_counts()],
+                _ => [&[][..]; 2],
+            };
+            state.keep(self.publish(wait, &record, counts))?;
+        }
         state.keep(world.wait_notified(wait))?;
         let records: Vec<Record> = world.controls.iter().map(|control| control.read_record(epoch)).collect();
         let refused = |r: &Record| r.signature == Signature::REFUSED.0;
         let differs = |r: &Record| (r.signature, r.origin) != (records[0].signature, records[0].origin);
         let call = |r: &Record| Signature(r.signature).describe(r.origin);
         let first = world.node_ranks.start;
+        let far_refused = |r: &Record| r.is_stray() && r.heard.signature == Signature::REFUSED.0;
         let error = if let Some(peer) = records.iter().position(refused) {
             HostError::Refused { rank: world.rank, peer: first + peer, epoch }
+        } else if let Some(record) = records.iter().find(|r| far_refused(r)) {
+            HostError::Refused { rank: world.rank, peer: record.heard.stray as usize - 1, epoch }
         } else if let Some(b) = records.iter().position(differs) {
             let (a_call, b_call) = (call(&records[0]), call(&records[b]));
             HostError::Mismatch { epoch, a: first, a_call, b: first + b, b_call }
+        } else if let Some((a, record)) = (first..).zip(&records).find(|(_, r)| r.is_stray()) {
+            let b_call = Signature(record.heard.signature).describe(record.heard.origin);
+            let b = record.heard.stray as usize - 1;
+            HostError::Mismatch { epoch, a, a_call: call(record), b, b_call }
         } else {
-            return Ok(records);
+            return Ok((records, announced));
         };
         world.own().set_done(epoch);
         Err(error)
@@ -211,7 +293,13 @@ impl HostCommunicator {
     /// Gives up this rank's part of a call because of `error`, and tells the others at once.
     pub(crate) fn refuse(&self, state: &mut State, error: CoreError) -> HostError {
         let wait = self.world.wait(Phase::Idle, state.epoch);
-        let record = Record { signature: Signature::REFUSED.0, ..Record::default() };
+        let record = Record { signature: Signature::REFUSED.0, fixed_rows: NOWHERE, ..Record::default() };
+        if let Some(crossings) = &mut state.crossings {
+            let told = crossings.send_headers(&self.world, state.epoch, &record, (None, false));
+            if let Err(failed) = state.keep(told) {
+                return failed;
+            }
+        }
         if let Err(failed) = state.keep(self.publish(wait, &record, [&[]; 2])) {
             return failed;
         }
@@ -221,10 +309,17 @@ impl HostCommunicator {
 }
 
 impl State {
-    /// Remembers an error that ends the communicator: every later call gives it again.
+    fn new(crossings: Option<Crossings>) -> Self {
+        Self { epoch: 0, stats: Stats::default(), failed: None, crossings }
+    }
+
+    /// Remembers an error that ends the communicator: every later call gives it again, and other nodes hear of it.
     pub(crate) fn keep<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Err(error @ HostError::Failed { .. }) = &result {
+        if let Err(error @ HostError::Failed { failure, .. }) = &result {
             self.failed = Some(error.clone());
+            if let Some(crossings) = &mut self.crossings {
+                crossings.tell(failure.to_word(), self.epoch);
+            }
         }
         result
     }
@@ -233,5 +328,9 @@ impl State {
 impl Drop for HostCommunicator {
     fn drop(&mut self) {
         self.world.own().close();
+        let mut state = self.state();
+        if let Some(mut crossings) = state.crossings.take() {
+            crossings.leave();
+        }
     }
 }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use expertrail_core::handle::{Arrivals, Origin};
+use expertrail_core::handle::{Arrivals, Forwards, Origin};
+use expertrail_core::hop::Status;
 use expertrail_core::output::{OutputKind, OutputLayout, generous};
 use expertrail_core::plan::NO_ROW;
 use expertrail_core::{CoreError, CountMatrix, Handle, Layout, Plan, Routing};
@@ -16,28 +17,50 @@ use crate::copy::Copier;
 use crate::error::{Cause, HostError, Phase, Result};
 use crate::output::{Memory, Received};
 use crate::pool::Range;
+use crate::rail::DispatchRun;
 use crate::world::{Wait, World};
 
 /// A dispatch whose arguments have been checked.
-struct Prepared<'a> {
-    payload: Payload<'a>,
-    plan: Cow<'a, Plan>,
+pub(crate) struct Prepared<'a> {
+    pub(crate) payload: Payload<'a>,
+    pub(crate) plan: Cow<'a, Plan>,
     cached: Option<&'a Handle>,
-    routing: Option<&'a Routing>,
-    weights: Option<&'a [f32]>,
-    kind: OutputKind,
-    layout: Layout,
+    pub(crate) routing: Option<&'a Routing>,
+    pub(crate) weights: Option<&'a [f32]>,
+    pub(crate) kind: OutputKind,
+    pub(crate) layout: Layout,
     fixed_rows: Option<usize>,
 }
 
-/// Where one destination's output lies for this source.
-struct Target {
-    base: *mut u8,
-    layout: OutputLayout,
+/// Where the output of one rank of this node lies.
+pub(crate) struct Target {
+    pub(crate) base: *mut u8,
+    pub(crate) layout: OutputLayout,
     /// This source's first arrival there.
     arrival: usize,
-    first_expert: i32,
-    experts: i32,
+    pub(crate) first_expert: i32,
+    pub(crate) experts: i32,
+}
+
+/// The answer to other nodes when an output of this one is too small, or not.
+fn status_of(small: Option<&HostError>) -> Status {
+    match small {
+        Some(&HostError::TooSmall { rank, needed, given }) => {
+            Status::TooSmall { rank: rank as u32, needed: needed as u64, given: given as u64 }
+        }
+        _ => Status::Ready,
+    }
+}
+
+/// The error that a status stands for.
+fn error_of(status: Status) -> Option<HostError> {
+    match status {
+        Status::TooSmall { rank, needed, given } => {
+            Some(HostError::TooSmall { rank: rank as usize, needed: needed as usize, given: given as usize })
+        }
+        // A failure is told as a poison word, never so.
+        Status::Ready | Status::Failed(_) => None,
+    }
 }
 
 impl HostCommunicator {
@@ -66,21 +89,27 @@ impl HostCommunicator {
             bytes: reserved.map_or(0, |range| range.bytes as u64),
             fixed_rows: prepared.fixed_rows.map_or(NOWHERE, |rows| rows as u64),
             weights: NOWHERE,
+            ..Record::default()
         };
         // Until the rows are in, the slice goes back to the pool on every way out; after a failure nobody
         // publishes from this pool again, so a late writer cannot hit a later output.
         let reserved = reserved.map(|range| Memory::Pool(world.clone(), range));
-        let counts = [prepared.plan.rank_counts(), prepared.plan.expert_counts()];
-        let counts = if prepared.cached.is_some() { [&[][..]; 2] } else { counts };
         let clock = Instant::now();
         let wait = world.wait(Phase::DispatchNotify, epoch);
-        let records = self.announce(&mut state, wait, &record, counts)?;
+        let counted = prepared.cached.is_none();
+        let (records, announced) = self.announce(&mut state, wait, record, (Some(&prepared.plan), counted))?;
         let matrix = match prepared.cached {
             Some(handle) => Cow::Borrowed(handle.matrix()),
             None => Cow::Owned(state.keep(read_matrix(world, wait, prepared.layout))?),
         };
-        if let Some(error) = too_small(&matrix, world.node_ranks.start, &records) {
-            // Every rank sees the same counts and records, so every rank gives up here.
+        let mut small = too_small(&matrix, world.node_ranks.start, &records);
+        let fixed = records.iter().any(|record| record.is_fixed() || record.heard.fixed != 0);
+        if let Some(crossings) = state.crossings.as_mut().filter(|_| fixed) {
+            let heard = crossings.exchange_status(world, epoch, status_of(small.as_ref()));
+            small = state.keep(heard)?.and_then(error_of);
+        }
+        if let Some(error) = small {
+            // Every rank sees the same counts and records (and statuses), so every rank gives up here.
             world.own().set_done(epoch);
             return Err(error);
         }
@@ -90,9 +119,23 @@ impl HostCommunicator {
         let clock = Instant::now();
         let bytes = prepared.plan.copies() * prepared.kind.dtype.wire_row_bytes(prepared.kind.hidden);
         let copier = self.copier(bytes);
-        // SAFETY: `targets` checked that every output lies inside its segment and has room for the counts
-        // that all ranks exchanged; this source writes only its own rows of them.
-        unsafe { send(world, &prepared, &matrix, &targets, copier) };
+        let mut forwards = None;
+        if let Some(crossings) = &mut state.crossings {
+            let run = DispatchRun {
+                world,
+                epoch,
+                prepared: &prepared,
+                matrix: &matrix,
+                targets: &targets,
+                copier,
+            };
+            let crossed = run.run(crossings, &announced.tokens);
+            forwards = Some(state.keep(crossed)?);
+        } else {
+            // SAFETY: `targets` checked that every output lies inside its segment and has room for the counts
+            // that all ranks exchanged; this source writes only its own rows of them.
+            unsafe { send(world, &prepared, &matrix, (&targets, 0..prepared.plan.tokens()), copier) };
+        }
         copier.finish();
         phases.send = clock.elapsed();
 
@@ -103,7 +146,7 @@ impl HostCommunicator {
         phases.wait = clock.elapsed();
 
         let clock = Instant::now();
-        let landed = Landed { reserved, record, epoch };
+        let landed = Landed { reserved, record, epoch, forwards };
         let mut received = receive(world, prepared, matrix, landed, &mut state.stats)?;
         phases.finish = clock.elapsed();
         received.phases = phases;
@@ -241,25 +284,31 @@ fn reserve(world: &World, prepared: &Prepared<'_>, stats: &Stats) -> Option<Rang
 }
 
 fn read_matrix(world: &World, wait: Wait, layout: Layout) -> Result<CountMatrix> {
-    let (ranks, experts) = (world.ranks(), world.placement.experts());
+    let (here, nodes) = (world.node_ranks.len(), world.ranks() / world.node_ranks.len());
+    let first = world.placement.experts_of(world.node_ranks.start).start;
+    let experts = world.placement.experts_of(world.node_ranks.end - 1).end - first;
     let (mut to_rank, mut to_expert) = (Vec::new(), Vec::new());
-    to_rank.reserve_exact(ranks * ranks);
-    to_expert.reserve_exact(ranks * experts);
-    for control in &world.controls {
-        control.read_counts(wait.epoch, 0, ranks, &mut to_rank);
-        control.read_counts(wait.epoch, ranks, experts, &mut to_expert);
+    to_rank.reserve_exact(world.ranks() * here);
+    to_expert.reserve_exact(world.ranks() * experts);
+    // Each rank of this node tells of the sources of its rail: ascending ranks are node by node.
+    for node in 0..nodes {
+        for control in &world.controls {
+            let skip = node * (here + experts);
+            control.read_counts(wait.epoch, skip, here, &mut to_rank);
+            control.read_counts(wait.epoch, skip + here, experts, &mut to_expert);
+        }
     }
     // Peers' counts: beyond what the shape allows their sums could wrap (`Shape::check_rows`).
     let tokens = world.shape.max_tokens as u64;
-    for source in 0..ranks {
+    for source in 0..world.ranks() {
         let choices: u64 =
             to_expert[source * experts..(source + 1) * experts].iter().map(|&n| u64::from(n)).sum();
-        let most = to_rank[source * ranks..(source + 1) * ranks].iter().max().copied().unwrap_or(0);
+        let most = to_rank[source * here..(source + 1) * here].iter().max().copied().unwrap_or(0);
         if u64::from(most) > tokens || choices > tokens * world.shape.top_k as u64 {
             return Err(world.fail(wait, Cause::Protocol, source));
         }
     }
-    CountMatrix::new(world.placement, layout, to_rank, to_expert)
+    CountMatrix::of_node(world.placement, layout, world.node_ranks.clone(), to_rank, to_expert)
         .map_err(|error| HostError::Misuse { rank: world.rank, error })
 }
 
@@ -321,31 +370,37 @@ fn targets(
     Ok(targets)
 }
 
-/// Writes all rows of this source.
+/// The first bytes of a payload's rows and scales; no scales for BF16.
+pub(crate) fn rows_of(payload: &Payload<'_>) -> (*const u8, *const u8) {
+    match *payload {
+        Payload::Bf16(rows) => (rows.as_ptr().cast(), std::ptr::null()),
+        Payload::Fp8 { codes, scales } => (codes.as_ptr(), scales.as_ptr().cast()),
+    }
+}
+
+/// Writes the rows of this source's `tokens` for the ranks of this node.
 ///
 /// # Safety
-/// `targets` must be the outputs of the ranks for the counts in `matrix`.
-unsafe fn send(
+/// `targets` must be the outputs of the node's ranks for the counts in `matrix`.
+pub(crate) unsafe fn send(
     world: &World,
     prepared: &Prepared<'_>,
     matrix: &CountMatrix,
-    targets: &[Target],
+    (targets, tokens): (&[Target], std::ops::Range<usize>),
     copier: Copier,
 ) {
-    let hidden = prepared.kind.hidden;
-    let row_bytes = prepared.kind.dtype.row_bytes(hidden);
-    let scales_per_row = prepared.kind.dtype.scales_per_row(hidden);
-    let (rows, scales) = match prepared.payload {
-        Payload::Bf16(rows) => (rows.as_ptr().cast::<u8>(), std::ptr::null()),
-        Payload::Fp8 { codes, scales } => (codes.as_ptr(), scales.as_ptr()),
-    };
+    let (row_bytes, scale_bytes) = prepared.kind.row_parts();
+    let (rows, scales) = rows_of(&prepared.payload);
     let expert_rows = matrix.expert_offsets(world.rank);
     let plan = &*prepared.plan;
-    for token in 0..plan.tokens() {
+    for token in tokens {
         let row = rows.wrapping_add(token * row_bytes);
         Copier::prefetch(row.wrapping_add(row_bytes), 4);
         let firsts = plan.first_choices(token);
         for (i, destination) in plan.destinations(token).iter().enumerate() {
+            if !world.node_ranks.contains(&(destination.rank as usize)) {
+                continue;
+            }
             let target = &targets[world.local(destination.rank as usize)];
             let arrival = target.arrival + destination.slot as usize;
             let to = match firsts.get(i) {
@@ -355,11 +410,11 @@ unsafe fn send(
             // SAFETY: row, scales, ids, weights and token of this arrival lie inside the destination's output.
             unsafe {
                 copier.copy(row, target.base.add(to * row_bytes), row_bytes);
-                if scales_per_row > 0 {
+                if scale_bytes > 0 {
                     std::ptr::copy_nonoverlapping(
-                        scales.add(token * scales_per_row),
-                        target.base.add(target.layout.scales).cast::<f32>().add(to * scales_per_row),
-                        scales_per_row,
+                        scales.add(token * scale_bytes),
+                        target.base.add(target.layout.scales + to * scale_bytes),
+                        scale_bytes,
                     );
                 }
                 if let Some(routing) = prepared.routing {
@@ -397,6 +452,7 @@ struct Landed {
     reserved: Option<Memory>,
     record: Record,
     epoch: u64,
+    forwards: Option<Forwards>,
 }
 
 fn receive(
@@ -424,7 +480,8 @@ fn receive(
         stats.last_arrivals = arrivals.source_tokens.len();
         stats.last_rows = arrivals.rows;
         let origin = Origin { communicator: world.token, epoch: landed.epoch };
-        Handle::new(origin, world.rank, prepared.plan.into_owned(), matrix.into_owned(), arrivals)
+        let parts = (prepared.plan.into_owned(), matrix.into_owned(), arrivals);
+        Handle::across(origin, world.rank, parts, landed.forwards)
     };
     let mut received = Received {
         memory,

@@ -38,5 +38,5 @@ pub use error::{Cause, Failure, HostError, Phase, Result};
 pub use memory::available_memory;
 pub use output::{Received, Rows};
 pub use probe::CopyProbe;
-pub use rail::{Crossing, RailConfig};
+pub use rail::{Crossing, RailConfig, RailReport};
 pub use simd::Simd;

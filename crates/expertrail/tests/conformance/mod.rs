@@ -15,19 +15,35 @@ pub use cases::{Case, Experts, Inputs, Routes, cases};
 use expertrail::core;
 use expertrail::core::oracle::{self, Expected};
 use expertrail::core::plan::NO_ROW;
-use expertrail::{Bf16, Combine, Communicator, Dispatch, Dtype, Group, Handle, Payload, Received, Simd};
+use expertrail::fabric::FabricError;
+use expertrail::{
+    Bf16, Combine, Communicator, Crossing, Dispatch, Dtype, Group, Handle, Payload, Received, Simd,
+};
 use world::{Owned, World};
 
 /// Runs one case on one rank; the error says what differed.
 pub fn run(group: &Group, case: &Case, simd: Simd) -> Result<(), String> {
-    let comm = Communicator::builder(group)
+    run_over(group, case, simd, None)
+}
+
+/// The same, with nodes joined by `crossing` if there is one, else by shared memory.
+pub fn run_over(
+    group: &Group,
+    case: &Case,
+    simd: Simd,
+    crossing: Option<Result<Crossing, FabricError>>,
+) -> Result<(), String> {
+    let builder = Communicator::builder(group)
         .shape(case.shape())
         .ranks_per_node(case.ranks_per_node)
         .live_outputs(case.live_outputs)
-        .deadline(std::time::Duration::from_mins(1))
-        .simd(simd)
-        .build()
-        .map_err(|e| format!("build: {e}"))?;
+        .deadline(std::time::Duration::from_secs(if crossing.is_some() { 5 } else { 60 }))
+        .simd(simd);
+    let comm = match crossing {
+        Some(crossing) => builder.build_across(crossing),
+        None => builder.build(),
+    }
+    .map_err(|e| format!("build: {e}"))?;
     for round in 0..case.rounds {
         let world = World::new(case, round);
         round_trip(&comm, &world)

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one proxy; it alone writes them.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(super) struct Counters {
     pub(super) writes: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) arrivals: AtomicU64,
@@ -46,7 +46,7 @@ impl Counters {
     }
 
     /// Reads all.
-    pub fn read(&self) -> RailStats {
+    pub(super) fn read(&self) -> RailStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RailStats {
             writes: get(&self.writes),

@@ -16,3 +16,4 @@ pub use flags::{Flags, Way};
 pub use layout::{CHANNELS, RailLayout, RailSizes, STATUS_BYTES, WORD_BYTES};
 pub use memory::Pages;
 pub use proxy::{Listener, ProxyConfig, Rail, RailCard, RailEnd};
+pub use worker::STOP_AT_ONCE;

@@ -10,7 +10,8 @@ use super::layout::RailLayout;
 use super::memory::Pages;
 use super::worker::{Remote, State, Worker};
 use crate::error::{FabricError, Result};
-use crate::ring::{self, Command, Producer};
+use crate::ring::{Command, Consumer, Producer, RingError};
+use crate::ring_memory::RingMemory;
 use crate::transport::{Capabilities, Memory, PeerId, RegionId, RemoteRegion, Transport};
 
 /// Commands that may wait in the ring.
@@ -120,7 +121,9 @@ impl RailEnd {
         for (peer, (other, card)) in others.iter().enumerate() {
             remotes[*other] = Some(Remote { peer: PeerId(peer as u32), region: card.region });
         }
-        let (producer, commands) = ring::ring(RING);
+        let ring = Arc::new(RingMemory::new(RING).map_err(refused)?);
+        let producer = Producer::new(ring.clone()).map_err(refused)?;
+        let commands = Consumer::new(ring).map_err(refused)?;
         let flags = Arc::new(Flags::new(sizes));
         let counters = Arc::new(Counters::default());
         let stop = Arc::new(AtomicBool::new(false));
@@ -166,6 +169,16 @@ impl RailEnd {
     }
 }
 
+fn refused(error: RingError) -> FabricError {
+    match error {
+        RingError::Full { .. } => FabricError::System {
+            what: "giving a command to the thread that serves the network".to_owned(),
+            reason: error.to_string(),
+        },
+        _ => FabricError::Argument { what: error.to_string() },
+    }
+}
+
 /// Binds this thread to `cpus`. A kernel that refuses (a smaller cpuset) leaves it where it is: slower, not wrong.
 fn bind(cpus: &[usize]) {
     if cpus.is_empty() {
@@ -187,7 +200,7 @@ pub struct Rail {
     capabilities: Capabilities,
     flags: Arc<Flags>,
     counters: Arc<Counters>,
-    producer: Producer,
+    producer: Producer<RingMemory>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -229,8 +242,13 @@ impl Rail {
     }
 
     /// Gives a command; waits while the ring is full.
-    pub fn push(&mut self, command: Command) {
-        self.producer.push(command);
+    ///
+    /// # Errors
+    /// [`FabricError::Argument`] for a field that does not fit, [`FabricError::System`] when the proxy has ended.
+    pub fn push(&mut self, command: &Command) -> Result<()> {
+        let thread = self.thread.as_ref();
+        let lives = || thread.is_some_and(|thread| !thread.is_finished());
+        self.producer.push(command, lives).map_err(refused)
     }
 
     /// Lets the proxy send what it has, then closes the endpoint.
@@ -242,6 +260,7 @@ impl Rail {
     }
 
     fn end(&mut self) -> Result<()> {
+        // A proxy that was told goodbye ends by itself; one that was not sees the flag.
         self.stop.store(true, Ordering::Release);
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(()),

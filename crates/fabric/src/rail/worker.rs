@@ -14,8 +14,12 @@ use super::flags::Flags;
 use super::layout::{CHANNELS, RailLayout, STATUS_BYTES, WORD_BYTES};
 use super::proxy::Listener;
 use crate::error::{FabricError, Result};
-use crate::ring::{Command, CommandKind, Consumer};
+use crate::ring::{Command, Consumer, Kind as CommandKind, LENGTH_UNIT};
+use crate::ring_memory::RingMemory;
 use crate::transport::{Completion, Memory, PeerId, Posted, RegionId, RemoteRegion, Transport, Write};
+
+/// The slot field of a stop that waits for no farewells: the communicator has failed.
+pub const STOP_AT_ONCE: u32 = 1;
 
 /// Completions read at once.
 const BATCH: usize = 64;
@@ -23,7 +27,7 @@ const BATCH: usize = 64;
 /// Writes that only control may use, out of the transport's queue: credits then never wait behind rows.
 const RESERVED: usize = 16;
 
-/// How long a proxy that is told to stop goes on for what it still has to send.
+/// How long a proxy that is told to stop goes on for what it still has to send, and for its peers' farewells.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// The way to one node.
@@ -36,7 +40,7 @@ pub(super) struct Remote {
 /// Everything the thread owns.
 pub(super) struct Worker {
     pub(super) transport: Box<dyn Transport>,
-    pub(super) commands: Consumer,
+    pub(super) commands: Consumer<RingMemory>,
     pub(super) node: usize,
     pub(super) layout: RailLayout,
     pub(super) memory: Arc<dyn Memory>,
@@ -63,6 +67,10 @@ pub(super) struct State {
     in_flight: usize,
     completions: Vec<Completion>,
     published: bool,
+    /// No more commands are taken; what was taken is still sent.
+    stopping: bool,
+    /// The end waits for nobody's farewell.
+    at_once: bool,
 }
 
 impl State {
@@ -80,12 +88,19 @@ impl State {
             in_flight: 0,
             completions: Vec::with_capacity(BATCH),
             published: false,
+            stopping: false,
+            at_once: false,
         })
     }
 }
 
 /// A write's context: whose it is, and which outgoing slot it empties.
 const NO_SLOT: u64 = u32::MAX as u64;
+
+/// Bytes of a command.
+fn length(command: &Command) -> usize {
+    command.length as usize * LENGTH_UNIT as usize
+}
 
 /// The sequence number at or above `low` with these low bits.
 fn whole(low: u64, sequence: u16) -> u64 {
@@ -110,9 +125,9 @@ impl Worker {
                 idle += 1;
                 self.rest(idle);
             }
-            if self.stop.load(Ordering::Acquire) {
+            if self.state.stopping || self.stop.load(Ordering::Acquire) {
                 let until = *until.get_or_insert_with(|| Instant::now() + DRAIN);
-                let drained = !worked && self.state.in_flight == 0 && self.is_empty();
+                let drained = !worked && self.state.in_flight == 0 && self.is_empty() && self.may_leave();
                 if drained || Instant::now() >= until {
                     return self.transport.close();
                 }
@@ -120,15 +135,29 @@ impl Worker {
         }
     }
 
+    /// A write that has left this endpoint may not have arrived: whoever closes then takes it away from a peer that still
+    /// waits for it. A peer that has said goodbye waits for nothing, and neither does one of a failed communicator.
+    fn may_leave(&self) -> bool {
+        self.state.at_once || (0..self.remotes.len()).all(|node| node == self.node || !self.flags.is_open(node))
+    }
+
     fn is_empty(&self) -> bool {
-        self.state.control.is_empty() && self.state.chunks.is_empty() && self.commands.is_empty()
+        self.state.control.is_empty() && self.state.chunks.is_empty()
     }
 
     /// One turn; says whether there was anything to do.
     fn turn(&mut self) -> bool {
         let mut worked = self.poll();
-        while let Some(command) = self.commands.pop() {
-            self.take(&command);
+        while !self.state.stopping {
+            match self.commands.try_pop() {
+                Ok(Some(command)) => self.take(&command),
+                Ok(None) => break,
+                Err(error) => {
+                    // Nothing of this rank can be trusted any more: peers hear of it when it says so or is gone.
+                    self.broken_for_all(&FabricError::Argument { what: error.to_string() });
+                    self.state.stopping = true;
+                }
+            }
             worked = true;
         }
         worked |= self.post();
@@ -284,12 +313,16 @@ impl Worker {
         let node = usize::from(command.peer);
         let epoch = u64::from(command.epoch);
         let (kind, from, to, bytes) = match command.kind {
-            CommandKind::Chunk => return self.take_chunk(command),
-            CommandKind::Credit => {
-                return self.take_credit(command);
+            CommandKind::Write => return self.take_chunk(command),
+            CommandKind::Credit => return self.take_credit(command),
+            CommandKind::Stop => {
+                self.state.at_once = command.slot == STOP_AT_ONCE;
+                return self.say_goodbye();
             }
+            // A rank sees what has left in the flags of its outgoing slots: there is nothing to add.
+            CommandKind::Flush => return,
             CommandKind::Header => {
-                let bytes = command.units as usize * 16;
+                let bytes = length(command);
                 (Kind::Header, self.layout.out_header(node, epoch), self.layout.header(self.node, epoch), bytes)
             }
             CommandKind::Status => (
@@ -301,10 +334,26 @@ impl Worker {
             CommandKind::Poison => {
                 (Kind::Poison, self.layout.out_word(), self.layout.word(self.node), WORD_BYTES)
             }
-            CommandKind::Bye => (Kind::Bye, self.layout.out_word(), self.layout.sink(self.node), WORD_BYTES),
         };
         let immediate = Immediate { kind, sequence: 0, ..self.immediate(command) };
         self.queue(node, (from, to, bytes), immediate, NO_SLOT);
+    }
+
+    /// The last command: every peer hears that no more calls come.
+    fn say_goodbye(&mut self) {
+        let own = self.node;
+        for node in (0..self.remotes.len()).filter(|node| *node != own) {
+            let place = (self.layout.out_word(), self.layout.sink(self.node), WORD_BYTES);
+            let immediate = Immediate {
+                kind: Kind::Bye,
+                channel: Channel::Dispatch,
+                source: self.node as u16,
+                sequence: 0,
+                epoch: 0,
+            };
+            self.queue(node, place, immediate, NO_SLOT);
+        }
+        self.state.stopping = true;
     }
 
     fn take_chunk(&mut self, command: &Command) {
@@ -320,7 +369,7 @@ impl Worker {
         let place = (
             self.layout.out_chunk(slot),
             self.layout.chunk(channel, self.node, sequence),
-            command.units as usize * 16,
+            length(command),
         );
         let immediate = Immediate { kind: Kind::Chunk, ..self.immediate(command) };
         self.queue(node, place, immediate, slot as u64);

@@ -6,9 +6,9 @@ use std::ops::Range;
 use expertrail_core::Plan;
 use expertrail_core::hop::call::HeaderBounds;
 use expertrail_core::hop::{CallHeader, Status};
-use expertrail_fabric::ring::CommandKind;
+use expertrail_fabric::ring::Kind;
 
-use super::{Crossings, rank_on, wait_for_any};
+use super::{Crossings, command, rank_on, wait_for_any};
 use crate::control::Record;
 use crate::error::{Cause, Phase, Result};
 use crate::world::World;
@@ -110,7 +110,7 @@ impl Crossings {
                 world.note(error.to_string());
                 world.fail(world.wait(Phase::RailNotify, epoch), Cause::Protocol, world.rank)
             })?;
-            self.control(CommandKind::Header, node, bytes, epoch);
+            self.push(command(Kind::Header, (0, node), bytes, epoch));
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Crossings {
             let at = self.rail.layout().out_status(node, epoch);
             // SAFETY: the layout has room for a status there; that of two calls ago has left, as for headers.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.rail.base().add(at), bytes.len()) };
-            self.control(CommandKind::Status, node, bytes.len(), epoch);
+            self.push(command(Kind::Status, (0, node), bytes.len(), epoch));
         }
         let mut bad = (own != Status::Ready).then_some(own);
         for node in self.others() {

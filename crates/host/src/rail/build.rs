@@ -102,7 +102,7 @@ pub(crate) fn join(
     group: &Group,
     topology: &Topology,
     end: Result<End>,
-    controls: &dyn Fn() -> Vec<Control>,
+    controls: &[Control],
 ) -> Result<Crossings> {
     let rank = group.rank();
     let card = match &end {
@@ -126,8 +126,7 @@ pub(crate) fn join(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let config =
         ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
-    let controls = controls();
-    let listener = Box::new(Doors { own: controls[rail].clone(), all: controls });
+    let listener = Box::new(Doors { own: controls[rail].clone(), all: controls.to_vec() });
     let started = end.end.start(node, &of_rail, listener, &config).map_err(network(rank));
     // Nobody writes before everybody knows everybody.
     let word = started.as_ref().err().map(ToString::to_string).unwrap_or_default();
@@ -148,6 +147,7 @@ pub(crate) fn join(
         next_slot: 0,
         stalls: 0,
         told: false,
+        fault: None,
     })
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Run<'a> {
     pub(crate) rows: Vec<*const Bf16>,
     /// By local rank: its first arrival's weights; empty when none were sent.
     pub(crate) weights: Vec<*const f32>,
+    /// By local rank: this rank's first arrival there.
+    pub(crate) arrivals: Vec<usize>,
     pub(crate) copier: Copier,
 }
 
@@ -94,7 +96,7 @@ impl Run<'_> {
             }
             moved |= next > turn;
             if moved {
-                world.check(world.wait(Phase::RailCombine, self.epoch))?;
+                crossings.check(world, world.wait(Phase::RailCombine, self.epoch))?;
             } else if next == handle.tokens() && streams.iter().all(Stream::is_done) {
                 self.copier.finish();
                 return Ok(gathered);
@@ -206,8 +208,8 @@ impl Run<'_> {
             if from == own {
                 for d in of_node {
                     let local = world.local(d.rank as usize);
-                    let first = self.args.handle.matrix().arrival_offset(world.rank, d.rank as usize);
-                    rows[count] = self.rows[local].wrapping_add((first + d.slot as usize) * hidden);
+                    let arrival = self.arrivals[local] + d.slot as usize;
+                    rows[count] = self.rows[local].wrapping_add(arrival * hidden);
                     count += 1;
                 }
             } else if let Some(back) = &mut backs[from] {
@@ -271,9 +273,9 @@ impl Run<'_> {
             for (k, sum) in sums.iter_mut().enumerate() {
                 let part = if from == own {
                     of_node.iter().fold(0.0, |sum, d| {
-                        let first = self.args.handle.matrix().arrival_offset(world.rank, d.rank as usize);
                         let local = world.local(d.rank as usize);
-                        let at = self.weights[local].wrapping_add((first + d.slot as usize) * top_k + k);
+                        let arrival = self.arrivals[local] + d.slot as usize;
+                        let at = self.weights[local].wrapping_add(arrival * top_k + k);
                         // SAFETY: that rank has announced where the weights of all its arrivals lie.
                         sum + unsafe { at.read() }
                     })

@@ -88,7 +88,7 @@ impl Run<'_> {
                 }
             }
             if moved {
-                world.check(world.wait(Phase::RailDispatch, self.epoch))?;
+                crossings.check(world, world.wait(Phase::RailDispatch, self.epoch))?;
             } else if own == total && streams.iter().all(Stream::is_done) && sources.iter().all(|s| s.incoming.is_done())
             {
                 return Ok(forwards);

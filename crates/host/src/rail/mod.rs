@@ -15,9 +15,11 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use expertrail_core::hop::Limits;
+use expertrail_core::hop::immediate::{low_epoch, low_sequence};
 use expertrail_core::{Failure, Topology};
-use expertrail_fabric::rail::{Rail, RailStats, Way};
-use expertrail_fabric::ring::{Command, CommandKind};
+use expertrail_fabric::rail::{Rail, RailStats, STOP_AT_ONCE, Way};
+use expertrail_fabric::FabricError;
+use expertrail_fabric::ring::{Command, Kind, LENGTH_UNIT};
 
 pub(crate) use announce::Announced;
 pub use build::{Crossing, RailConfig};
@@ -74,6 +76,21 @@ pub(crate) struct Crossings {
     pub(crate) stalls: u64,
     /// Whether the others know of the failure that ended the communicator.
     pub(crate) told: bool,
+    /// A command that the proxy did not take.
+    pub(crate) fault: Option<FabricError>,
+}
+
+/// A command to `node` of `bytes` bytes.
+fn command(kind: Kind, (channel, node): (usize, usize), bytes: usize, epoch: u64) -> Command {
+    Command {
+        kind,
+        channel: channel as u8,
+        peer: node as u16,
+        sequence: 0,
+        epoch: low_epoch(epoch),
+        slot: 0,
+        length: bytes.div_ceil(LENGTH_UNIT as usize) as u32,
+    }
 }
 
 impl Crossings {
@@ -104,28 +121,14 @@ impl Crossings {
         let sequence = self.sent[channel][node];
         self.sent[channel][node] += 1;
         self.given[slot] += 1;
-        self.rail.push(Command {
-            kind: CommandKind::Chunk,
-            channel: channel as u8,
-            peer: node as u16,
-            sequence: (sequence % 1024) as u16,
-            epoch: (epoch % 16) as u8,
-            slot: slot as u32,
-            units: bytes.div_ceil(16) as u32,
-        });
+        let command = Command { slot: slot as u32, ..command(Kind::Write, (channel, node), bytes, epoch) };
+        self.push(Command { sequence: low_sequence(sequence), ..command });
     }
 
     /// Tells `node` that its chunk `sequence` was read.
     pub(crate) fn credit(&mut self, channel: usize, node: usize, sequence: u64, epoch: u64) {
-        self.rail.push(Command {
-            kind: CommandKind::Credit,
-            channel: channel as u8,
-            peer: node as u16,
-            sequence: (sequence % 1024) as u16,
-            epoch: (epoch % 16) as u8,
-            slot: 0,
-            units: 1,
-        });
+        let command = command(Kind::Credit, (channel, node), 0, epoch);
+        self.push(Command { sequence: low_sequence(sequence), ..command });
     }
 
     /// Tells every other node of the failure that ended the communicator.
@@ -139,32 +142,60 @@ impl Crossings {
             at.cast::<u64>().write_volatile(word);
         }
         for node in self.others() {
-            self.control(CommandKind::Poison, node, 16, epoch);
+            self.push(command(Kind::Poison, (0, node), 0, epoch));
         }
     }
 
-    /// Says goodbye to every other node.
+    /// Says goodbye to every other node; the proxy then ends.
     pub(crate) fn leave(&mut self) {
-        for node in self.others() {
-            self.control(CommandKind::Bye, node, 16, 0);
+        let slot = if self.told { STOP_AT_ONCE } else { 0 };
+        self.push(Command { slot, ..command(Kind::Stop, (0, 0), 0, 0) });
+    }
+
+    fn push(&mut self, command: Command) {
+        if let Err(error) = self.rail.push(&command) {
+            self.fault.get_or_insert(error);
         }
     }
 
-    fn control(&mut self, kind: CommandKind, node: usize, bytes: usize, epoch: u64) {
-        self.rail.push(Command {
-            kind,
-            channel: 0,
-            peer: node as u16,
-            sequence: 0,
-            epoch: (epoch % 16) as u8,
-            slot: 0,
-            units: bytes.div_ceil(16) as u32,
-        });
+    /// What went wrong between this rank and its proxy, if anything.
+    pub(crate) fn check(&self, world: &World, wait: Wait) -> Result<()> {
+        if let Some(error) = &self.fault {
+            world.note(error.to_string());
+            return Err(world.fail(wait, Cause::Network, world.rank));
+        }
+        world.check(wait)
     }
+}
 
-    /// What the proxy has done.
-    pub(crate) fn stats(&self) -> RailStats {
-        self.rail.stats()
+/// What crossed between nodes at one rank, so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RailReport {
+    /// Provider.
+    pub provider: String,
+    /// Domain (NIC).
+    pub domain: String,
+    /// The library with its version.
+    pub library: String,
+    /// What the proxy did.
+    pub proxy: RailStats,
+    /// Commands that found the ring full.
+    pub ring_stalls: u64,
+    /// Times that a call had nothing to do and waited for the network or the node.
+    pub call_stalls: u64,
+}
+
+impl RailReport {
+    pub(crate) fn of(crossings: &Crossings) -> Self {
+        let capabilities = crossings.rail.capabilities();
+        Self {
+            provider: capabilities.provider.clone(),
+            domain: capabilities.domain.clone(),
+            library: capabilities.library.clone(),
+            proxy: crossings.rail.stats(),
+            ring_stalls: crossings.rail.ring_stalls(),
+            call_stalls: crossings.stalls,
+        }
     }
 }
 
@@ -187,7 +218,7 @@ pub(crate) fn wait_for_any(
     world.wait_until(wait, culprit, world.own().door(), || ready() || shut().is_some())?;
     let until = Instant::now() + NEWS;
     loop {
-        world.check(wait)?;
+        crossings.borrow().check(world, wait)?;
         let Some(node) = shut().filter(|_| !ready()) else { return Ok(()) };
         if Instant::now() >= until {
             let cause = match flags.way(node) {
@@ -205,6 +236,6 @@ pub(crate) fn wait_for_any(
 }
 
 /// The error of a transport at this rank.
-pub(crate) fn network(rank: usize) -> impl Fn(expertrail_fabric::FabricError) -> HostError {
+pub(crate) fn network(rank: usize) -> impl Fn(FabricError) -> HostError {
     move |error| HostError::Network { rank, error }
 }
