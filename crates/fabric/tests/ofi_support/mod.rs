@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use expertrail_fabric::ofi::{self, Library, OpenOptions, Provider};
 use expertrail_fabric::{Completion, Memory, PeerId, Posted, RegionId, RemoteRegion, Transport, Write};
 
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Host memory, page-aligned.
 #[derive(Debug)]
