@@ -7,7 +7,6 @@
 //! that it may append fields.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::mem::{offset_of, size_of};
 
 pub(crate) const CAP_MSG: u64 = 1 << 1;
 pub(crate) const CAP_RMA: u64 = 1 << 2;
@@ -376,30 +375,3 @@ c_struct! {
 c_struct! {
     LinkAttr { address: *mut c_char, mtu: usize, speed: usize, state: u32, network: *mut c_char, }
 }
-
-/// Places of fields, against numbers from gcc's `offsetof` over the headers of 1.17 on a 64-bit machine. The test `ofi_abi`
-/// compiles the same questions where headers are installed.
-macro_rules! places {
-    ($($type:ident.$field:ident = $place:literal,)*) => {
-        $(const _: () = assert!(offset_of!($type, $field) == $place);)*
-    };
-}
-#[rustfmt::skip]
-places! {
-    Fid.ops = 16, FidOps.control = 24, Fabric.ops = 24, FabricOps.domain = 8, FabricOps.trywait = 40,
-    Domain.ops = 24, Domain.mr = 32, DomainOps.av_open = 8, DomainOps.cq_open = 16, DomainOps.endpoint = 24,
-    MrOps.reg = 8, MrOps.regattr = 24, Mr.descriptor = 24, Mr.key = 32, MrAttr.requested_key = 32,
-    MrAttr.interface = 64, MrAttr.device = 72, MrAttr.spare = 80, Av.ops = 24, AvOps.insert = 8, AvAttr.count = 8,
-    AvAttr.flags = 40, Cq.ops = 24, CqOps.read = 8, CqOps.readerr = 24, CqOps.strerror = 56, CqAttr.format = 16,
-    CqAttr.wait = 20, CqAttr.wait_set = 32, CqData.flags = 8, CqData.data = 32, CqError.error = 56,
-    CqError.provider_error = 60, CqError.error_data = 64, CqError.spare = 80, Ep.ops = 24, Ep.cm = 32, Ep.msg = 40,
-    Ep.rma = 48, EpOps.setopt = 24, CmOps.getname = 16, MsgOps.recv = 8, RmaOps.writedata = 64, Info.caps = 8,
-    Info.mode = 16, Info.address_format = 24, Info.source_bytes = 32, Info.source = 48, Info.tx = 72, Info.rx = 80,
-    Info.ep = 88, Info.domain = 96, Info.fabric = 104, Info.nic = 112, TxAttr.inject = 40, TxAttr.depth = 48,
-    RxAttr.depth = 48, EpAttr.protocol = 4, EpAttr.max_message = 16, DomainAttr.name = 8, DomainAttr.threading = 16,
-    DomainAttr.data_progress = 24, DomainAttr.mr_mode = 36, DomainAttr.mr_key_bytes = 40,
-    DomainAttr.cq_data_bytes = 48, FabricAttr.name = 8, FabricAttr.provider = 16, Nic.bus = 32, Nic.link = 40,
-    BusAttr.domain = 4, BusAttr.bus = 6, BusAttr.function = 8, LinkAttr.speed = 16,
-}
-const _: () = assert!(size_of::<CqData>() == 40 && size_of::<CqAttr>() == 40 && size_of::<AvAttr>() == 48);
-const _: () = assert!(size_of::<DmaBuf>() == 32 && size_of::<IoVec>() == 16);

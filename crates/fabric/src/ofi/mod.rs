@@ -12,6 +12,7 @@
 //! are watched. A provider that takes no write for [`OpenOptions::unreachable_after`], with none in flight to that peer,
 //! has no connection. A peer that only stands still is for the deadlines of the caller.
 
+mod abi;
 mod choose;
 mod contexts;
 mod endpoint;
@@ -21,6 +22,8 @@ mod object;
 mod offer;
 mod peers;
 mod queue;
+#[cfg(test)]
+mod raw_rate;
 mod receives;
 mod region;
 mod shm_files;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use expertrail_fabric::ofi::{self, Library, OpenOptions, Provider};
 use expertrail_fabric::{Completion, Memory, PeerId, Posted, RegionId, RemoteRegion, Transport, Write};
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Host memory, page-aligned.
 #[derive(Debug)]
-pub struct Bytes {
+pub(crate) struct Bytes {
     pages: UnsafeCell<Vec<Page>>,
     bytes: usize,
 }
@@ -36,18 +36,18 @@ unsafe impl Memory for Bytes {
 }
 
 impl Bytes {
-    pub fn new(bytes: usize) -> Arc<Self> {
+    pub(crate) fn new(bytes: usize) -> Arc<Self> {
         let pages = UnsafeCell::new(vec![Page([0; 4096]); bytes.div_ceil(4096)]);
         Arc::new(Self { pages, bytes })
     }
 
-    pub fn put(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes);
         // SAFETY: within the pages.
         unsafe { self.base().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    pub fn get(&self, at: usize, bytes: usize) -> Vec<u8> {
+    pub(crate) fn get(&self, at: usize, bytes: usize) -> Vec<u8> {
         assert!(at + bytes <= self.bytes);
         let mut out = vec![0; bytes];
         // SAFETY: within the pages.
@@ -57,7 +57,7 @@ impl Bytes {
 }
 
 /// Bytes that differ by place and by message.
-pub fn pattern(seed: u32, bytes: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u32, bytes: usize) -> Vec<u8> {
     let mut state = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..bytes)
         .map(|_| {
@@ -68,7 +68,7 @@ pub fn pattern(seed: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// The library, or none with a line that says so.
-pub fn library() -> Option<Library> {
+pub(crate) fn library() -> Option<Library> {
     match Library::open() {
         Ok(library) => Some(library),
         Err(error) if std::env::var_os(ofi::VARIABLE).is_some_and(|value| !value.is_empty()) => {
@@ -81,22 +81,22 @@ pub fn library() -> Option<Library> {
     }
 }
 
-pub fn options(provider: &str) -> OpenOptions {
+pub(crate) fn options(provider: &str) -> OpenOptions {
     OpenOptions { provider: Provider::Named(provider.to_owned()), ..OpenOptions::default() }
 }
 
 /// An endpoint with a region to write from and one to be written to.
-pub struct Side {
-    pub transport: Box<dyn Transport>,
-    pub own: Arc<Bytes>,
-    pub from: RegionId,
-    pub landing: Arc<Bytes>,
-    pub landing_remote: RemoteRegion,
-    pub completions: Vec<Completion>,
+pub(crate) struct Side {
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) own: Arc<Bytes>,
+    pub(crate) from: RegionId,
+    pub(crate) landing: Arc<Bytes>,
+    pub(crate) landing_remote: RemoteRegion,
+    pub(crate) completions: Vec<Completion>,
 }
 
 impl Side {
-    pub fn new(library: &Library, options: &OpenOptions, bytes: usize) -> Self {
+    pub(crate) fn new(library: &Library, options: &OpenOptions, bytes: usize) -> Self {
         let mut transport = ofi::open_with(library, options).unwrap();
         let (own, landing) = (Bytes::new(bytes), Bytes::new(bytes));
         let (from, _) = transport.register(own.clone()).unwrap();
@@ -105,11 +105,11 @@ impl Side {
     }
 
     /// What the peer must know.
-    pub fn card(&mut self) -> (Vec<u8>, RemoteRegion) {
+    pub(crate) fn card(&mut self) -> (Vec<u8>, RemoteRegion) {
         (self.transport.address().unwrap(), self.landing_remote)
     }
 
-    pub fn write(&self, to: RemoteRegion, at: u64, bytes: u64, immediate: u32) -> Write {
+    pub(crate) fn write(&self, to: RemoteRegion, at: u64, bytes: u64, immediate: u32) -> Write {
         Write {
             peer: PeerId(0),
             local: self.from,
@@ -123,7 +123,7 @@ impl Side {
     }
 
     /// Posts a write, polling while the queue is full; gives how often it was.
-    pub fn post(&mut self, write: &Write) -> usize {
+    pub(crate) fn post(&mut self, write: &Write) -> usize {
         let (mut busy, deadline) = (0, Instant::now() + DEADLINE);
         while self.transport.write(write).unwrap() == Posted::Busy {
             busy += 1;
@@ -133,7 +133,7 @@ impl Side {
         busy
     }
 
-    pub fn poll(&mut self) -> usize {
+    pub(crate) fn poll(&mut self) -> usize {
         let got = self.transport.poll(&mut self.completions).unwrap();
         if got == 0 {
             std::thread::yield_now();
@@ -144,16 +144,20 @@ impl Side {
         got
     }
 
-    pub fn poll_until(&mut self, what: &str, mut done: impl FnMut(&[Completion]) -> bool) {
+    pub(crate) fn poll_until(&mut self, what: &str, mut done: impl FnMut(&[Completion]) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         while !done(&self.completions) {
             self.poll();
-            assert!(Instant::now() < deadline, "{what}: not within {DEADLINE:?}; have {}", self.completions.len());
+            assert!(
+                Instant::now() < deadline,
+                "{what}: not within {DEADLINE:?}; have {}",
+                self.completions.len()
+            );
         }
     }
 }
 
-pub fn sent(completions: &[Completion]) -> Vec<u64> {
+pub(crate) fn sent(completions: &[Completion]) -> Vec<u64> {
     let pick = |completion: &Completion| match completion {
         Completion::Sent { context } => Some(*context),
         _ => None,
@@ -161,10 +165,115 @@ pub fn sent(completions: &[Completion]) -> Vec<u64> {
     completions.iter().filter_map(pick).collect()
 }
 
-pub fn arrived(completions: &[Completion]) -> Vec<u32> {
+pub(crate) fn arrived(completions: &[Completion]) -> Vec<u32> {
     let pick = |completion: &Completion| match completion {
         Completion::Arrived { immediate } => Some(*immediate),
         _ => None,
     };
     completions.iter().filter_map(pick).collect()
+}
+
+/// Files of the shm provider that `process` has now.
+pub(crate) fn shm_files(process: u32) -> Vec<String> {
+    let mine = |name: &String| name.starts_with(&format!("{process}:"));
+    let names = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    names.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(mine).collect()
+}
+
+/// A peer in another process: this test program again, running the test `role`, with lines as the way to talk.
+pub(crate) struct Child {
+    child: std::process::Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Child {
+    pub(crate) fn start(role: &str, provider: &str) -> Self {
+        use std::io::BufRead;
+        use std::process::{Command, Stdio};
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", role])
+            .env(PROVIDER, provider)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                // What the test program prints around it is not for us.
+                if let Some(line) = line.split_once(MARK).map(|(_, line)| line.to_owned())
+                    && send.send(line).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn hear(&self) -> String {
+        self.lines.recv_timeout(DEADLINE).expect("the other process says nothing")
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        use std::io::Write;
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    /// Waits for its end; whether it passed.
+    pub(crate) fn passed(&mut self) -> bool {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // For tests that fail on the way.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const PROVIDER: &str = "EXPERTRAIL_TEST_PROVIDER";
+const MARK: &str = "@@";
+
+/// In the other process: its provider, or none when it was not started by [`Child`].
+pub(crate) fn role() -> Option<String> {
+    std::env::var(PROVIDER).ok()
+}
+
+pub(crate) fn say(line: &str) {
+    println!("\n{MARK}{line}");
+}
+
+pub(crate) fn listen() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// An address and a region as one line.
+pub(crate) fn card_line((address, region): &(Vec<u8>, RemoteRegion)) -> String {
+    use std::fmt::Write;
+    region.encode().iter().chain(address).fold(String::new(), |mut line, byte| {
+        let _ = write!(line, "{byte:02x}");
+        line
+    })
+}
+
+pub(crate) fn read_card(line: &str) -> (Vec<u8>, RemoteRegion) {
+    let byte = |at: usize| u8::from_str_radix(&line[2 * at..2 * at + 2], 16).unwrap();
+    let bytes: Vec<u8> = (0..line.len() / 2).map(byte).collect();
+    let (region, address) = bytes.split_at(RemoteRegion::ENCODED);
+    (address.to_vec(), RemoteRegion::decode(region).unwrap())
 }
