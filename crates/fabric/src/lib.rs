@@ -5,11 +5,20 @@
 //! posted earlier may arrive later. Whoever builds on it counts arrivals ([`expertrail_core::hop`]) and never infers one
 //! from another.
 
+/// Where the command ring takes its atomics and its waiting from; its model takes loom's.
+mod atomics {
+    pub(crate) use std::hint::spin_loop;
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+    pub(crate) use std::thread::yield_now;
+}
 pub mod error;
+pub mod ring;
+pub mod ring_memory;
 pub mod sim;
 pub mod transport;
 
 pub use error::{FabricError, Result};
+pub use ring_memory::RingMemory;
 pub use transport::{
     Addressing, Capabilities, Completion, Memory, PeerId, Place, Posted, RegionId, RemoteRegion, Transport,
     Write,
