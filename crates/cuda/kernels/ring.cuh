@@ -1,5 +1,6 @@
 // The device's half of the command ring; the host's half is crates/fabric/src/ring.rs, which says how it works. The constants below are
-// compared with the host's by crates/fabric/tests/ring.rs: one a line, plain numbers.
+// compared with the host's by crates/fabric/tests/ring.rs: one a line, plain numbers. crates/fabric/tests/ring_device.rs runs this file on
+// a CPU, with a stand-in for ptx.cuh: so no PTX here.
 //
 // One thread pushes into a ring. Entries and the count of those taken lie in pinned host memory, all zero before the first push.
 #pragma once
@@ -109,7 +110,7 @@ __device__ __forceinline__ u32 ring_push(RingProducer& ring, const Command& c, K
     RingEntry* entry = ring.entries + (ring.pushed & (ring.capacity - 1));
     // A vector store is two stores without order between them: the fence comes before both, and each half has the parity.
     fence_system();
-    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(entry), "l"(a), "l"(b) : "memory");
+    store_pair_relaxed_system(entry, a, b);
     ring.pushed++;
     return RING_PUSHED;
 }
