@@ -128,6 +128,10 @@ __device__ __forceinline__ void store_release_gpu(u32* p, u32 v) {
 __device__ __forceinline__ void store_relaxed_system(u32* p, u32 v) {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+// Both words by one instruction; the order in which they become visible is anybody's. `p` is aligned to 16 bytes.
+__device__ __forceinline__ void store_pair_relaxed_system(void* p, u64 first, u64 second) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
+}
 __device__ __forceinline__ u32 add_acquire_release_gpu(u32* p, u32 v) {
     u32 before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
