@@ -1,7 +1,6 @@
 //! A rail's proxy: a thread that owns one endpoint, takes commands from its rank's ring and publishes flags.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::counters::{Counters, RailStats};
@@ -10,7 +9,8 @@ use super::layout::RailLayout;
 use super::memory::Pages;
 use super::worker::{Remote, State, Worker};
 use crate::error::{FabricError, Result};
-use crate::ring::{Command, Consumer, Producer, RingError};
+use super::worker::STOP_AT_ONCE;
+use crate::ring::{Command, Consumer, Kind, Producer, RingError};
 use crate::ring_memory::RingMemory;
 use crate::transport::{Capabilities, Memory, PeerId, RegionId, RemoteRegion, Transport};
 
@@ -126,7 +126,6 @@ impl RailEnd {
         let commands = Consumer::new(ring).map_err(refused)?;
         let flags = Arc::new(Flags::new(sizes));
         let counters = Arc::new(Counters::default());
-        let stop = Arc::new(AtomicBool::new(false));
         let capabilities = self.transport.capabilities().clone();
         let memory: Arc<dyn Memory> = self.pages.clone();
         let worker = Worker {
@@ -140,7 +139,6 @@ impl RailEnd {
             flags: flags.clone(),
             counters: counters.clone(),
             listener,
-            stop: stop.clone(),
             spin: config.spin,
             state: State::new(sizes.nodes, sizes.window)?,
         };
@@ -163,7 +161,6 @@ impl RailEnd {
             flags,
             counters,
             producer,
-            stop,
             thread: Some(thread),
         })
     }
@@ -201,7 +198,6 @@ pub struct Rail {
     flags: Arc<Flags>,
     counters: Arc<Counters>,
     producer: Producer<RingMemory>,
-    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -260,8 +256,18 @@ impl Rail {
     }
 
     fn end(&mut self) -> Result<()> {
-        // A proxy that was told goodbye ends by itself; one that was not sees the flag.
-        self.stop.store(true, Ordering::Release);
+        if self.thread.is_some() {
+            // One that has ended already takes no command: its result says why. A second stop is never read.
+            let _ = self.push(&Command {
+                kind: Kind::Stop,
+                channel: 0,
+                peer: 0,
+                sequence: 0,
+                epoch: 0,
+                slot: STOP_AT_ONCE,
+                length: 0,
+            });
+        }
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(()),
             Some(Ok(result)) => result,

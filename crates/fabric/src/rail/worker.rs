@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use expertrail_core::hop::immediate::{Immediate, Kind};
@@ -50,7 +49,6 @@ pub(super) struct Worker {
     pub(super) flags: Arc<Flags>,
     pub(super) counters: Arc<Counters>,
     pub(super) listener: Box<dyn Listener>,
-    pub(super) stop: Arc<AtomicBool>,
     pub(super) spin: bool,
     pub(super) state: State,
 }
@@ -125,7 +123,7 @@ impl Worker {
                 idle += 1;
                 self.rest(idle);
             }
-            if self.state.stopping || self.stop.load(Ordering::Acquire) {
+            if self.state.stopping {
                 let until = *until.get_or_insert_with(|| Instant::now() + DRAIN);
                 let drained = !worked && self.state.in_flight == 0 && self.is_empty() && self.may_leave();
                 if drained || Instant::now() >= until {
