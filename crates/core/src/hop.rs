@@ -18,10 +18,12 @@ pub mod call;
 pub mod chunk;
 pub mod immediate;
 pub mod limits;
+pub mod peers;
 pub mod stream;
 
 pub use call::{CallError, CallHeader, Status};
 pub use chunk::{ChunkError, Place};
 pub use immediate::{Channel, Immediate, ImmediateError, Kind};
 pub use limits::Limits;
+pub use peers::{Awaited, PeerError, Peers};
 pub use stream::{Receiver, Sender, StreamError};
