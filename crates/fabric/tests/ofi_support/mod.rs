@@ -1,5 +1,10 @@
 //! What the tests over libfabric share: memory, endpoints, and waiting with a deadline.
 
+#![allow(dead_code, reason = "every test program uses a part")]
+
+pub(crate) mod bodies;
+pub(crate) mod child;
+
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -178,102 +183,4 @@ pub(crate) fn shm_files(process: u32) -> Vec<String> {
     let mine = |name: &String| name.starts_with(&format!("{process}:"));
     let names = std::fs::read_dir("/dev/shm").unwrap().flatten();
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(mine).collect()
-}
-
-/// A peer in another process: this test program again, running the test `role`, with lines as the way to talk.
-pub(crate) struct Child {
-    child: std::process::Child,
-    lines: std::sync::mpsc::Receiver<String>,
-}
-
-impl Child {
-    pub(crate) fn start(role: &str, provider: &str) -> Self {
-        use std::io::BufRead;
-        use std::process::{Command, Stdio};
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", role])
-            .env(PROVIDER, provider)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = std::io::BufReader::new(child.stdout.take().unwrap());
-        let (send, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                // What the test program prints around it is not for us.
-                if let Some(line) = line.split_once(MARK).map(|(_, line)| line.to_owned())
-                    && send.send(line).is_err()
-                {
-                    return;
-                }
-            }
-        });
-        Self { child, lines }
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(crate) fn hear(&self) -> String {
-        self.lines.recv_timeout(DEADLINE).expect("the other process says nothing")
-    }
-
-    pub(crate) fn tell(&mut self, line: &str) {
-        use std::io::Write;
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-    }
-
-    /// Waits for its end; whether it passed.
-    pub(crate) fn passed(&mut self) -> bool {
-        drop(self.child.stdin.take());
-        self.child.wait().unwrap().success()
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // For tests that fail on the way.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-const PROVIDER: &str = "EXPERTRAIL_TEST_PROVIDER";
-const MARK: &str = "@@";
-
-/// In the other process: its provider, or none when it was not started by [`Child`].
-pub(crate) fn role() -> Option<String> {
-    std::env::var(PROVIDER).ok()
-}
-
-pub(crate) fn say(line: &str) {
-    println!("\n{MARK}{line}");
-}
-
-pub(crate) fn listen() -> String {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    line.trim_end().to_owned()
-}
-
-/// An address and a region as one line.
-pub(crate) fn card_line((address, region): &(Vec<u8>, RemoteRegion)) -> String {
-    use std::fmt::Write;
-    region.encode().iter().chain(address).fold(String::new(), |mut line, byte| {
-        let _ = write!(line, "{byte:02x}");
-        line
-    })
-}
-
-pub(crate) fn read_card(line: &str) -> (Vec<u8>, RemoteRegion) {
-    let byte = |at: usize| u8::from_str_radix(&line[2 * at..2 * at + 2], 16).unwrap();
-    let bytes: Vec<u8> = (0..line.len() / 2).map(byte).collect();
-    let (region, address) = bytes.split_at(RemoteRegion::ENCODED);
-    (address.to_vec(), RemoteRegion::decode(region).unwrap())
 }
