@@ -151,7 +151,7 @@ proptest! {
 
 #[test]
 fn threads_lose_nothing_and_a_stopped_wait_says_so() {
-    const COUNT: u32 = 200_000;
+    const COUNT: u32 = 50_000;
     for entries in [1, 2, 64] {
         let (mut producer, mut consumer, _) = pair(entries);
         let proxy = std::thread::spawn(move || {

@@ -180,7 +180,7 @@ fn the_device_refuses_what_does_not_fit_and_a_damaged_credit() {
 
 #[test]
 fn a_device_thread_and_a_proxy_thread_lose_nothing() {
-    const COUNT: u32 = 100_000;
+    const COUNT: u32 = 50_000;
     let Some(device) = Device::new() else { return };
     for entries in [1, 32] {
         let (mut producer, mut consumer, _memory) = ring(entries);
