@@ -7,7 +7,8 @@ use expertrail_cuda::{CudaCommunicator, CudaConfig};
 use expertrail_fabric::FabricError;
 use expertrail_group::{CancelToken, Group};
 use expertrail_host::{
-    Combine, Combined, Crossing, Dispatch, HostCommunicator, HostConfig, Payload, Received, Rows, Simd, Stores,
+    Combine, Combined, Crossing, Dispatch, HostCommunicator, HostConfig, Payload, Received, Rows, Simd,
+    Stores,
 };
 
 use crate::error::{Error, Result};

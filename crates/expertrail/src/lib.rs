@@ -62,4 +62,6 @@ pub use expertrail_fabric as fabric;
 pub use expertrail_group as group;
 pub use expertrail_group::{CancelToken, Group, GroupError};
 pub use expertrail_host as host;
-pub use expertrail_host::{Combine, Combined, Crossing, Dispatch, HostError, RailConfig, Payload, Received, Rows, Simd};
+pub use expertrail_host::{
+    Combine, Combined, Crossing, Dispatch, HostError, Payload, RailConfig, Received, Rows, Simd,
+};

@@ -6,6 +6,7 @@ mod conformance;
 
 use conformance::Case;
 use expertrail::core::hop::Limits;
+use expertrail::fabric::ofi::{self, Library, OpenOptions, Provider};
 use expertrail::fabric::sim::{Network, Plan};
 use expertrail::fabric::{FabricError, Transport};
 use expertrail::{Crossing, Group, RailConfig, Simd};
@@ -14,10 +15,9 @@ use expertrail::{Crossing, Group, RailConfig, Simd};
 fn cases() -> impl Iterator<Item = Case> {
     conformance::cases().into_iter().flat_map(|case| {
         let ranks = case.ranks;
-        (1..ranks).filter(move |per| ranks.is_multiple_of(*per)).map(move |ranks_per_node| Case {
-            ranks_per_node,
-            ..case.clone()
-        })
+        (1..ranks)
+            .filter(move |per| ranks.is_multiple_of(*per))
+            .map(move |ranks_per_node| Case { ranks_per_node, ..case.clone() })
     })
 }
 
@@ -40,9 +40,9 @@ fn run(
             .iter()
             .map(|group| {
                 scope.spawn(|| {
-                    let crossing = open(group.rank())
-                        .map(|transport| Crossing { transport, config: config.clone() });
-                    conformance::run_over(group, case, simd, Some(crossing))
+                    let crossing =
+                        open(group.rank()).map(|transport| Crossing { transport, config: config.clone() });
+                    conformance::run(group, case, simd, Some(crossing))
                 })
             })
             .collect();
@@ -54,14 +54,47 @@ fn run(
 fn every_case_gives_the_oracles_bits_over_a_network_without_order() {
     let mut failures = Vec::new();
     for (seed, case) in cases().enumerate() {
-        eprintln!("{} {} {}", case.name, case.ranks, case.ranks_per_node);
         let network = Network::new(Plan::reordering(seed as u64));
         let (window, outgoing) = [(1, 1), (2, 3), (8, 4)][seed % 3];
         let found = run(&case, &small(window, outgoing), &|rank| Ok(Box::new(network.endpoint(rank as u32))));
-        for f in &found { eprintln!("{f}"); }
         failures.extend(found.into_iter().map(|text| {
-            format!("{} on nodes of {} (seed {seed}, window {window}): {text}", case.name, case.ranks_per_node)
+            format!(
+                "{} on nodes of {} (seed {seed}, window {window}): {text}",
+                case.name, case.ranks_per_node
+            )
         }));
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Over libfabric, between threads: the kernel's TCP, and shared memory. `EXPERTRAIL_LIBFABRIC` chooses the library.
+#[test]
+fn every_case_gives_the_oracles_bits_over_libfabric() {
+    let library = match Library::open() {
+        Ok(library) => library,
+        Err(error) => {
+            // scripts/test installs one and sets the variable: then it must be there.
+            assert!(std::env::var_os(ofi::VARIABLE).is_none(), "{error}");
+            println!("NOT RUN: {error}");
+            return;
+        }
+    };
+    let mut failures = Vec::new();
+    for provider in ["tcp", "shm"] {
+        let options = OpenOptions {
+            provider: Provider::Named(provider.to_owned()),
+            domain: (provider == "tcp").then(|| "lo".to_owned()),
+            queue_depth: 64,
+            arrivals: 256,
+            ..OpenOptions::default()
+        };
+        // Connections and threads of the provider for every pair make large cases slow; the simulated network has them all.
+        for case in cases().filter(|case| case.ranks <= 4) {
+            let found = run(&case, &small(2, 3), &|_| ofi::open_with(&library, &options));
+            failures.extend(found.into_iter().map(|text| {
+                format!("{} on nodes of {} over {provider}: {text}", case.name, case.ranks_per_node)
+            }));
+        }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }

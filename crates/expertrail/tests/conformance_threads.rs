@@ -16,8 +16,10 @@ fn run_all(simd: Simd) -> Vec<String> {
     for case in conformance::cases() {
         let groups = Group::local_threads(case.ranks).expect("groups");
         std::thread::scope(|scope| {
-            let ranks: Vec<_> =
-                groups.iter().map(|group| scope.spawn(|| conformance::run(group, &case, simd))).collect();
+            let ranks: Vec<_> = groups
+                .iter()
+                .map(|group| scope.spawn(|| conformance::run(group, &case, simd, None)))
+                .collect();
             failures.extend(ranks.into_iter().filter_map(|rank| rank.join().expect("no panic").err()));
         });
     }

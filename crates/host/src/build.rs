@@ -275,12 +275,12 @@ fn watch(rank: usize, first: usize, (cards, controls): (&[Card], &[Control])) ->
     DeathWatch::new(peers, move |peer| {
         World::peer_ended(&controls[rank - first], &controls[peer - first], rank, peer);
     })
-        .map(Some)
-        .map_err(|error| HostError::System {
-            rank,
-            what: "watching peers".to_owned(),
-            reason: error.to_string(),
-        })
+    .map(Some)
+    .map_err(|error| HostError::System {
+        rank,
+        what: "watching peers".to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// What the ranks tell each other at build. Fixed little-endian words, then two texts.

@@ -66,7 +66,8 @@ impl HostCommunicator {
     /// different settings, [`HostError::NotOneHost`], [`HostError::SharedMemory`], [`HostError::Staging`],
     /// [`HostError::Segment`], [`HostError::System`], [`HostError::Group`].
     pub fn build(group: &expertrail_group::Group, config: &HostConfig) -> Result<Self> {
-        let Built { world, rings, watch } = crate::build::build(group, config, (0..config.topology.ranks(), None))?;
+        let Built { world, rings, watch } =
+            crate::build::build(group, config, (0..config.topology.ranks(), None))?;
         Ok(Self {
             world,
             rings,

@@ -97,7 +97,8 @@ impl HostCommunicator {
         let clock = Instant::now();
         let wait = world.wait(Phase::DispatchNotify, epoch);
         let counted = prepared.cached.is_none();
-        let (records, announced) = self.announce(&mut state, wait, record, (Some(&prepared.plan), counted))?;
+        let (records, announced) =
+            self.announce(&mut state, wait, record, (Some(&prepared.plan), counted))?;
         let matrix = match prepared.cached {
             Some(handle) => Cow::Borrowed(handle.matrix()),
             None => Cow::Owned(state.keep(read_matrix(world, wait, prepared.layout))?),
@@ -121,14 +122,8 @@ impl HostCommunicator {
         let copier = self.copier(bytes);
         let mut forwards = None;
         if let Some(crossings) = &mut state.crossings {
-            let run = DispatchRun {
-                world,
-                epoch,
-                prepared: &prepared,
-                matrix: &matrix,
-                targets: &targets,
-                copier,
-            };
+            let run =
+                DispatchRun { world, epoch, prepared: &prepared, matrix: &matrix, targets: &targets, copier };
             let crossed = run.run(crossings, &announced.tokens);
             forwards = Some(state.keep(crossed)?);
         } else {

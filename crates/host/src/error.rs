@@ -197,8 +197,8 @@ impl HostError {
             | Self::NotOneHost { .. }
             | Self::SharedMemory { .. }
             | Self::Staging { .. }
-            | Self::Setting { .. } => 2,
-            Self::Network { error: FabricError::Argument { .. }, .. } => 2,
+            | Self::Setting { .. }
+            | Self::Network { error: FabricError::Argument { .. }, .. } => 2,
             Self::Segment { .. } | Self::System { .. } | Self::Network { .. } => 4,
             Self::Refused { .. } | Self::PeerBuild { .. } => 1,
             Self::Failed { failure, .. } => match failure.cause {

@@ -21,13 +21,9 @@ use expertrail::{
 };
 use world::{Owned, World};
 
-/// Runs one case on one rank; the error says what differed.
-pub fn run(group: &Group, case: &Case, simd: Simd) -> Result<(), String> {
-    run_over(group, case, simd, None)
-}
-
-/// The same, with nodes joined by `crossing` if there is one, else by shared memory.
-pub fn run_over(
+/// Runs one case on one rank, with nodes joined by `crossing` if there is one, else by shared memory; the error says what
+/// differed.
+pub fn run(
     group: &Group,
     case: &Case,
     simd: Simd,
@@ -37,7 +33,7 @@ pub fn run_over(
         .shape(case.shape())
         .ranks_per_node(case.ranks_per_node)
         .live_outputs(case.live_outputs)
-        .deadline(std::time::Duration::from_secs(if crossing.is_some() { 5 } else { 60 }))
+        .deadline(std::time::Duration::from_mins(1))
         .simd(simd);
     let comm = match crossing {
         Some(crossing) => builder.build_across(crossing),

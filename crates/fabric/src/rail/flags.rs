@@ -82,7 +82,8 @@ impl Flags {
     /// Whether chunk `sequence` of the stream from `node` is there.
     pub fn chunk_is_there(&self, channel: usize, node: usize, sequence: u64) -> bool {
         let slot = (sequence % self.window as u64) as usize;
-        self.chunks[(channel * self.nodes + node) * self.window + slot].load(Ordering::Acquire) == sequence + 1
+        self.chunks[(channel * self.nodes + node) * self.window + slot].load(Ordering::Acquire)
+            == sequence + 1
     }
 
     /// Chunks of the stream to `node` that have been credited without a gap.
@@ -124,7 +125,8 @@ impl Flags {
 
     pub(super) fn chunk_arrived(&self, channel: usize, node: usize, sequence: u64) {
         let slot = (sequence % self.window as u64) as usize;
-        self.chunks[(channel * self.nodes + node) * self.window + slot].store(sequence + 1, Ordering::Release);
+        self.chunks[(channel * self.nodes + node) * self.window + slot]
+            .store(sequence + 1, Ordering::Release);
     }
 
     pub(super) fn set_credited(&self, channel: usize, node: usize, floor: u64) {
@@ -169,7 +171,9 @@ mod tests {
         let flags = flags();
         assert!(!flags.header_is_there(1, 16));
         assert!(flags.header_arrived(1, 0));
-        assert!(flags.header_is_there(1, 16) && !flags.header_is_there(1, 18) && !flags.header_is_there(0, 16));
+        assert!(
+            flags.header_is_there(1, 16) && !flags.header_is_there(1, 18) && !flags.header_is_there(0, 16)
+        );
         assert!(!flags.header_arrived(1, 0), "a duplicate");
         assert!(flags.header_arrived(1, 2) && flags.header_is_there(1, 18));
     }
@@ -178,7 +182,9 @@ mod tests {
     fn a_slot_holds_one_chunk_at_a_time() {
         let flags = flags();
         flags.chunk_arrived(1, 1, 4);
-        assert!(flags.chunk_is_there(1, 1, 4) && !flags.chunk_is_there(1, 1, 2) && !flags.chunk_is_there(0, 1, 4));
+        assert!(
+            flags.chunk_is_there(1, 1, 4) && !flags.chunk_is_there(1, 1, 2) && !flags.chunk_is_there(0, 1, 4)
+        );
         flags.chunk_arrived(1, 1, 6);
         assert!(!flags.chunk_is_there(1, 1, 4));
     }

@@ -7,9 +7,9 @@ use super::counters::{Counters, RailStats};
 use super::flags::Flags;
 use super::layout::RailLayout;
 use super::memory::Pages;
+use super::worker::STOP_AT_ONCE;
 use super::worker::{Remote, State, Worker};
 use crate::error::{FabricError, Result};
-use super::worker::STOP_AT_ONCE;
 use crate::ring::{Command, Consumer, Kind, Producer, RingError};
 use crate::ring_memory::RingMemory;
 use crate::transport::{Capabilities, Memory, PeerId, RegionId, RemoteRegion, Transport};
@@ -106,7 +106,8 @@ impl RailEnd {
         let sizes = self.layout.sizes();
         let others: Vec<(usize, &RailCard)> =
             cards.iter().enumerate().filter(|(other, _)| *other != node).collect();
-        if let Some((other, card)) = others.iter().find(|(_, card)| card.region.bytes < self.layout.bytes() as u64)
+        if let Some((other, card)) =
+            others.iter().find(|(_, card)| card.region.bytes < self.layout.bytes() as u64)
         {
             let what = format!(
                 "node {other}'s region has {} bytes, this one's {}: the ranks must be built with the same settings",

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expertrail_core::hop::immediate::{Immediate, Kind};
 use expertrail_core::hop::immediate::{Channel, SEQUENCES, low_epoch, low_sequence};
+use expertrail_core::hop::immediate::{Immediate, Kind};
 use expertrail_core::hop::stream::{Receiver, Sender, StreamError};
 
 use super::counters::Counters;
@@ -136,7 +136,8 @@ impl Worker {
     /// A write that has left this endpoint may not have arrived: whoever closes then takes it away from a peer that still
     /// waits for it. A peer that has said goodbye waits for nothing, and neither does one of a failed communicator.
     fn may_leave(&self) -> bool {
-        self.state.at_once || (0..self.remotes.len()).all(|node| node == self.node || !self.flags.is_open(node))
+        self.state.at_once
+            || (0..self.remotes.len()).all(|node| node == self.node || !self.flags.is_open(node))
     }
 
     fn is_empty(&self) -> bool {
@@ -271,7 +272,8 @@ impl Worker {
 
     fn duplicate(&mut self, node: usize, what: &str) {
         Counters::add(&self.counters.duplicates, 1);
-        let what = format!("node {node}'s {what} arrived twice: the network or its provider repeats completions");
+        let what =
+            format!("node {node}'s {what} arrived twice: the network or its provider repeats completions");
         self.broken(node, FabricError::Argument { what });
     }
 
@@ -321,7 +323,12 @@ impl Worker {
             CommandKind::Flush => return,
             CommandKind::Header => {
                 let bytes = length(command);
-                (Kind::Header, self.layout.out_header(node, epoch), self.layout.header(self.node, epoch), bytes)
+                (
+                    Kind::Header,
+                    self.layout.out_header(node, epoch),
+                    self.layout.header(self.node, epoch),
+                    bytes,
+                )
             }
             CommandKind::Status => (
                 Kind::Status,
@@ -358,17 +365,15 @@ impl Worker {
         let (node, channel) = (usize::from(command.peer), usize::from(command.channel));
         let sender = self.state.senders.get_mut(channel).and_then(|nodes| nodes.get_mut(node));
         // The rank has looked at the credits before it gave the command; the low bits must agree.
-        let sequence = sender.and_then(Sender::send).filter(|sequence| low_sequence(*sequence) == command.sequence);
+        let sequence =
+            sender.and_then(Sender::send).filter(|sequence| low_sequence(*sequence) == command.sequence);
         let Some(sequence) = sequence else {
             let what = format!("chunk {} for node {node} was given without a credit", command.sequence);
             return self.broken(node, FabricError::Argument { what });
         };
         let slot = command.slot as usize;
-        let place = (
-            self.layout.out_chunk(slot),
-            self.layout.chunk(channel, self.node, sequence),
-            length(command),
-        );
+        let place =
+            (self.layout.out_chunk(slot), self.layout.chunk(channel, self.node, sequence), length(command));
         let immediate = Immediate { kind: Kind::Chunk, ..self.immediate(command) };
         self.queue(node, place, immediate, slot as u64);
     }
@@ -392,11 +397,21 @@ impl Worker {
             source: self.node as u16,
             sequence: command.sequence,
             epoch: low_epoch(u64::from(command.epoch)),
-            channel: if command.channel == Channel::Combine as u8 { Channel::Combine } else { Channel::Dispatch },
+            channel: if command.channel == Channel::Combine as u8 {
+                Channel::Combine
+            } else {
+                Channel::Dispatch
+            },
         }
     }
 
-    fn queue(&mut self, node: usize, (from, to, bytes): (usize, usize, usize), immediate: Immediate, slot: u64) {
+    fn queue(
+        &mut self,
+        node: usize,
+        (from, to, bytes): (usize, usize, usize),
+        immediate: Immediate,
+        slot: u64,
+    ) {
         let Some(Some(remote)) = self.remotes.get(node) else { return };
         let immediate = match immediate.encode() {
             Ok(word) => word,

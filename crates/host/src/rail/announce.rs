@@ -118,7 +118,9 @@ impl Crossings {
     fn header_from(&mut self, world: &World, epoch: u64, node: usize) -> Result<CallHeader> {
         let wait = world.wait(Phase::RailNotify, epoch);
         let flags = self.rail.flags().clone();
-        wait_for_any(world, wait, (&RefCell::new(&mut *self), &[node]), || flags.header_is_there(node, epoch))?;
+        wait_for_any(world, wait, (&RefCell::new(&mut *self), &[node]), || {
+            flags.header_is_there(node, epoch)
+        })?;
         let layout = self.rail.layout();
         let at = layout.header(node, epoch);
         // SAFETY: the place of one header of a generation that nobody writes until this rank has answered.
@@ -139,7 +141,12 @@ impl Crossings {
     }
 
     /// Tells the rail peers whether all outputs of this node are large enough, and hears it of theirs.
-    pub(crate) fn exchange_status(&mut self, world: &World, epoch: u64, own: Status) -> Result<Option<Status>> {
+    pub(crate) fn exchange_status(
+        &mut self,
+        world: &World,
+        epoch: u64,
+        own: Status,
+    ) -> Result<Option<Status>> {
         let bytes = own.encode(epoch);
         for node in self.others() {
             let at = self.rail.layout().out_status(node, epoch);

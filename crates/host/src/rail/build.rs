@@ -44,8 +44,8 @@ pub struct Crossing {
 /// The layout of every rank's rail region.
 pub(crate) fn lay_out(topology: &Topology, shape: &Shape, config: &RailConfig) -> RailLayout {
     let here = topology.ranks_per_node();
-    let experts =
-        Placement::new(shape.experts, topology.ranks()).map_or(0, |placement| most_experts_of_node(&placement, here));
+    let experts = Placement::new(shape.experts, topology.ranks())
+        .map_or(0, |placement| most_experts_of_node(&placement, here));
     let slot = config.limits.slot_bytes(topology, shape);
     RailLayout::new(RailSizes {
         nodes: topology.nodes(),
@@ -58,7 +58,7 @@ pub(crate) fn lay_out(topology: &Topology, shape: &Shape, config: &RailConfig) -
 
 /// One rank's end with the words that all ranks must agree in.
 pub(crate) struct End {
-    end: RailEnd,
+    rail: RailEnd,
     config: RailConfig,
     words: Vec<u8>,
 }
@@ -70,7 +70,7 @@ impl End {
         config.limits.check(topology, shape).map_err(|error| HostError::Misuse { rank, error })?;
         let layout = lay_out(topology, shape, &config);
         let provider = transport.capabilities().provider.clone();
-        let end = RailEnd::new(transport, layout).map_err(network(rank))?;
+        let rail = RailEnd::new(transport, layout).map_err(network(rank))?;
         let sizes = layout.sizes();
         let words = format!(
             "{provider}|{shape}, {} ranks a node|{} bytes a chunk, window {}, {} outgoing",
@@ -79,12 +79,12 @@ impl End {
             sizes.window,
             sizes.outgoing
         );
-        Ok(Self { end, config, words: words.into_bytes() })
+        Ok(Self { rail, config, words: words.into_bytes() })
     }
 
     /// What messages say of it.
     pub(crate) fn names(&self, rank: usize, topology: Topology) -> RailNames {
-        let capabilities = self.end.capabilities();
+        let capabilities = self.rail.capabilities();
         RailNames {
             topology,
             own: rank,
@@ -110,7 +110,7 @@ pub(crate) fn join(
             let mut bytes = vec![CARD_OK];
             bytes.extend((end.words.len() as u32).to_le_bytes());
             bytes.extend(&end.words);
-            bytes.extend(end.end.card().encode());
+            bytes.extend(end.rail.card().encode());
             bytes
         }
         // The others must not wait for a rank that cannot open its end.
@@ -121,13 +121,11 @@ pub(crate) fn join(
     let cards = read_cards(rank, &cards)?;
     let node = topology.node_of(rank);
     let rail = topology.local_rank(rank);
-    let of_rail: Vec<RailCard> =
-        cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
+    let of_rail: Vec<RailCard> = cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let config =
-        ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
+    let config = ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
     let listener = Box::new(Doors { own: controls[rail].clone(), all: controls.to_vec() });
-    let started = end.end.start(node, &of_rail, listener, &config).map_err(network(rank));
+    let started = end.rail.start(node, &of_rail, listener, &config).map_err(network(rank));
     // Nobody writes before everybody knows everybody.
     let word = started.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let words = group.all_gather("rails connected", word.as_bytes())?;
@@ -157,16 +155,21 @@ fn read_cards(rank: usize, cards: &[Vec<u8>]) -> Result<Vec<RailCard>> {
     let mut first: Option<Vec<String>> = None;
     for (peer, bytes) in cards.iter().enumerate() {
         let refused = |reason: String| HostError::PeerBuild { rank, peer, reason };
-        let garbled = || refused("it sent a card of its rail that cannot be read (another version?)".to_owned());
+        let garbled =
+            || refused("it sent a card of its rail that cannot be read (another version?)".to_owned());
         let (kind, rest) = bytes.split_first().ok_or_else(garbled)?;
         if *kind == CARD_REFUSED {
             return Err(refused(String::from_utf8_lossy(rest).into_owned()));
         }
-        let (length, rest) = rest.split_first_chunk::<4>().filter(|_| *kind == CARD_OK).ok_or_else(garbled)?;
-        let (words, card) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(garbled)?;
+        let (length, rest) =
+            rest.split_first_chunk::<4>().filter(|_| *kind == CARD_OK).ok_or_else(garbled)?;
+        let (words, card) =
+            rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(garbled)?;
         let words: Vec<String> = String::from_utf8_lossy(words).split('|').map(str::to_owned).collect();
         let first = first.get_or_insert_with(|| words.clone());
-        for (i, what) in ["the provider of the rails", "the shape", "the chunks of the rails"].into_iter().enumerate() {
+        for (i, what) in
+            ["the provider of the rails", "the shape", "the chunks of the rails"].into_iter().enumerate()
+        {
             let (a_value, b_value) =
                 (first.get(i).cloned().unwrap_or_default(), words.get(i).cloned().unwrap_or_default());
             if a_value != b_value {

@@ -1,11 +1,11 @@
 //! Combine between nodes: this rank sums what its node's ranks made of the tokens of its rail peers and sends one row for
 //! each; at home the rows of all nodes are summed.
 
+use expertrail_core::Bf16;
 use expertrail_core::handle::Forwards;
 use expertrail_core::hop::Channel;
 use expertrail_core::hop::chunk::{ChunkError, CombineLayout, Place};
 use expertrail_core::plan::Destination;
-use expertrail_core::Bf16;
 
 use super::announce::ranks_of;
 use super::incoming::Incoming;
@@ -83,13 +83,21 @@ impl Run<'_> {
                 }
             }
             let turn = next;
-            while next < handle.tokens() && next - turn < TURN && self.is_there(crossings, &layout, &backs, next) {
+            while next < handle.tokens()
+                && next - turn < TURN
+                && self.is_there(crossings, &layout, &backs, next)
+            {
                 self.sum(crossings, &layout, (&mut backs, &mut scratch), next)?;
                 let to = &mut out[next * hidden..(next + 1) * hidden];
                 // SAFETY: two different rows of `hidden` elements.
                 unsafe { self.copier.copy(scratch.as_ptr().cast(), to.as_mut_ptr().cast(), 2 * hidden) };
                 if let Some(all) = &mut gathered {
-                    self.gather(crossings, &layout, &backs, (next, &mut all[next * top_k..(next + 1) * top_k]));
+                    self.gather(
+                        crossings,
+                        &layout,
+                        &backs,
+                        (next, &mut all[next * top_k..(next + 1) * top_k]),
+                    );
                 }
                 self.give_back(crossings, &layout, &mut backs, next);
                 next += 1;
@@ -237,7 +245,7 @@ impl Run<'_> {
     fn row_of(&self, crossings: &Crossings, layout: &CombineLayout, back: &mut Back) -> Result<*const Bf16> {
         let per_chunk = layout.frame().records_per_chunk();
         let (index, record) = (back.used / per_chunk, back.used % per_chunk);
-        let base = self.slot_of(crossings, back, index);
+        let base = slot_of(crossings, back, index);
         if back.checked == index {
             let bytes = crossings.rail.layout().sizes().chunk_bytes[CHANNEL];
             // SAFETY: the layout has a slot there; its sender writes it again only after the credit.
@@ -248,12 +256,6 @@ impl Run<'_> {
             back.checked += 1;
         }
         Ok(base.wrapping_add(layout.row(record).start).cast())
-    }
-
-    fn slot_of(&self, crossings: &Crossings, back: &Back, index: usize) -> *const u8 {
-        let at =
-            crossings.rail.layout().chunk(CHANNEL, back.incoming.node, back.incoming.sequence(index));
-        crossings.rail.base().wrapping_add(at).cast_const()
     }
 
     /// Sums the weights of `token`, by node.
@@ -280,7 +282,7 @@ impl Run<'_> {
                         sum + unsafe { at.read() }
                     })
                 } else if let Some(back) = &backs[from] {
-                    let base = self.slot_of(crossings, back, back.used / per_chunk);
+                    let base = slot_of(crossings, back, back.used / per_chunk);
                     let at = layout.row(back.used % per_chunk).end + 4 * k;
                     // SAFETY: the chunk was checked when its row was read; the record has top-k weights behind it.
                     unsafe { base.add(at).cast::<f32>().read_unaligned() }
@@ -351,3 +353,8 @@ impl Run<'_> {
     }
 }
 
+/// Where chunk `index` of a stream lies.
+fn slot_of(crossings: &Crossings, back: &Back, index: usize) -> *const u8 {
+    let at = crossings.rail.layout().chunk(CHANNEL, back.incoming.node, back.incoming.sequence(index));
+    crossings.rail.base().wrapping_add(at).cast_const()
+}

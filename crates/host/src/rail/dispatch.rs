@@ -2,7 +2,9 @@
 
 use expertrail_core::handle::Forwards;
 use expertrail_core::hop::Channel;
-use expertrail_core::hop::chunk::{Bounds, ChunkError, Choices, DispatchLayout, DispatchRecord, Entry, Place};
+use expertrail_core::hop::chunk::{
+    Bounds, Choices, ChunkError, DispatchLayout, DispatchRecord, Entry, Place,
+};
 use expertrail_core::plan::NodeToken;
 use expertrail_core::{CountMatrix, Layout};
 
@@ -89,7 +91,9 @@ impl Run<'_> {
             }
             if moved {
                 crossings.check(world, world.wait(Phase::RailDispatch, self.epoch))?;
-            } else if own == total && streams.iter().all(Stream::is_done) && sources.iter().all(|s| s.incoming.is_done())
+            } else if own == total
+                && streams.iter().all(Stream::is_done)
+                && sources.iter().all(|s| s.incoming.is_done())
             {
                 return Ok(forwards);
             } else {

@@ -21,7 +21,12 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(crossings: &Crossings, channel: usize, (node, tokens): (usize, usize), frame: &Frame) -> Self {
+    pub(super) fn new(
+        crossings: &Crossings,
+        channel: usize,
+        (node, tokens): (usize, usize),
+        frame: &Frame,
+    ) -> Self {
         let window = crossings.limits.window;
         Self {
             node,
@@ -62,7 +67,12 @@ impl Incoming {
     }
 
     /// Chunk `index` was read: its slot goes back to the sender.
-    pub(super) fn give_back(&mut self, crossings: &mut Crossings, channel: usize, (index, epoch): (usize, u64)) {
+    pub(super) fn give_back(
+        &mut self,
+        crossings: &mut Crossings,
+        channel: usize,
+        (index, epoch): (usize, u64),
+    ) {
         crossings.credit(channel, self.node, self.sequence(index), epoch);
         self.read[index % self.window] = true;
         while self.low < self.chunks && self.read[self.low % self.window] {

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use expertrail_core::hop::Limits;
 use expertrail_core::hop::immediate::{low_epoch, low_sequence};
 use expertrail_core::{Failure, Topology};
-use expertrail_fabric::rail::{Rail, RailStats, STOP_AT_ONCE, Way};
 use expertrail_fabric::FabricError;
+use expertrail_fabric::rail::{Rail, RailStats, STOP_AT_ONCE, Way};
 use expertrail_fabric::ring::{Command, Kind, LENGTH_UNIT};
 
 pub(crate) use announce::Announced;
