@@ -13,6 +13,8 @@ use expertrail_fabric::RingMemory;
 use expertrail_fabric::ring::{Command, Consumer, Kind, Producer, RingError};
 
 const COMMANDS: u32 = 20_000_000;
+/// About a millisecond.
+const WINDOW: u32 = 10_000;
 const ROUNDS: u32 = 5;
 const HAND_OVERS: usize = 200_000;
 const WARM_UP: usize = 10_000;
@@ -40,32 +42,48 @@ fn join<T>(thread: JoinHandle<Result<T, RingError>>) -> Result<T, Box<dyn Error>
     Ok(thread.join().map_err(|_| "the consumer thread panicked")??)
 }
 
-/// Commands a second and stalls. Every command is compared with what was pushed.
-fn rate(entries: usize) -> Result<(f64, u64), Box<dyn Error>> {
+/// What one run of commands gave.
+struct Rate {
+    /// Commands a second over the whole run.
+    whole: f64,
+    /// The same of each window, ascending: on a busy machine most windows are free of the scheduler.
+    windows: Vec<f64>,
+    stalls: u64,
+}
+
+/// Every command is compared with what was pushed.
+fn rate(entries: usize) -> Result<Rate, Box<dyn Error>> {
     let (mut producer, mut consumer) = ends(entries)?;
     let thread = std::thread::spawn(move || {
         let (mut number, mut wrong) = (0, 0);
+        let mut marks = Vec::with_capacity((COMMANDS / WINDOW) as usize + 1);
         while number < COMMANDS {
             match consumer.try_pop()? {
                 Some(taken) => {
                     wrong += u64::from(taken != command(number));
+                    if number % WINDOW == 0 {
+                        marks.push(Instant::now());
+                    }
                     number += 1;
                 }
                 None => std::hint::spin_loop(),
             }
         }
-        Ok(wrong)
+        Ok((wrong, marks))
     });
     let start = Instant::now();
     for number in 0..COMMANDS {
         producer.push(&command(number), || !thread.is_finished())?;
     }
-    let wrong = join(thread)?;
+    let (wrong, marks) = join(thread)?;
     let seconds = start.elapsed().as_secs_f64();
     if wrong != 0 {
         return Err(format!("{wrong} commands are not what was pushed").into());
     }
-    Ok((f64::from(COMMANDS) / seconds, producer.stalls()))
+    let window = |pair: &[Instant]| f64::from(WINDOW) / (pair[1] - pair[0]).as_secs_f64();
+    let mut windows: Vec<f64> = marks.windows(2).map(window).collect();
+    windows.sort_unstable_by(f64::total_cmp);
+    Ok(Rate { whole: f64::from(COMMANDS) / seconds, windows, stalls: producer.stalls() })
 }
 
 /// Nanoseconds from before a push to after its pop, each into an idle ring, ascending. A clock's reading is in each.
@@ -110,8 +128,16 @@ fn hand_over(entries: usize) -> Result<Vec<u64>, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let entries = std::env::args().nth(1).map_or(Ok(1024), |text| text.parse())?;
     for _ in 0..ROUNDS {
-        let (rate, stalls) = rate(entries)?;
-        println!("{:.1} M commands/s, {stalls} stalls, ring of {entries}", rate / 1e6);
+        let rate = rate(entries)?;
+        let at = |percent: usize| rate.windows[(rate.windows.len() - 1) * percent / 100] / 1e6;
+        println!(
+            "{:.1} M commands/s; windows of {WINDOW}: p10 {:.1}, p50 {:.1}, p90 {:.1} M/s; {} stalls, ring of {entries}",
+            rate.whole / 1e6,
+            at(10),
+            at(50),
+            at(90),
+            rate.stalls
+        );
     }
     let mut clock: Vec<u64> = (0..10_001)
         .map(|_| {

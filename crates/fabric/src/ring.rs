@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::atomics::{AtomicU64, Ordering, fence, spin_loop, yield_now};
+use crate::atomics::{AtomicU64, Ordering, fence, pause, yield_now};
 
 /// What can go wrong with a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -130,7 +130,7 @@ pub const LENGTH_UNIT: u64 = 16;
 pub const MOST_ENTRIES: usize = 1 << 26;
 
 /// How often a full ring is looked at before the thread gives way to others.
-const SPINS: u32 = 128;
+const LOOKS: u32 = 64;
 
 // What is frozen elsewhere too: 4,096 nodes, 8 channels, 1,024 slots and 16 epochs of the immediate, and 256 MiB.
 const _: () = assert!(KIND.most() == 7 && CHANNEL.most() == 7 && PEER.most() == 4095);
@@ -281,7 +281,7 @@ impl<C: Cells> Producer<C> {
         Ok(true)
     }
 
-    /// Pushes, and blocks while the ring is full: spins, then gives way to other threads. `keep_waiting` is asked at each
+    /// Pushes, and blocks while the ring is full: pauses, then gives way to other threads. `keep_waiting` is asked at each
     /// look and ends the wait, because a dead proxy never takes anything. A push that had to wait counts as one stall.
     ///
     /// # Errors
@@ -298,7 +298,7 @@ impl<C: Cells> Producer<C> {
                 return Err(RingError::Full { taken: self.credit });
             }
             looks += 1;
-            if looks < SPINS { spin_loop() } else { yield_now() }
+            if looks < LOOKS { pause() } else { yield_now() }
         }
         Ok(())
     }

@@ -2,9 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod atomics {
-    pub(crate) use loom::hint::spin_loop;
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
-    pub(crate) use loom::thread::yield_now;
+    pub(crate) use loom::thread::{yield_now as pause, yield_now};
 }
 
 #[allow(dead_code, unreachable_pub, reason = "the crate uses the rest")]

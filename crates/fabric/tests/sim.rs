@@ -326,6 +326,40 @@ fn addresses_of_others_and_a_second_connect_are_refused() {
     assert!(matches!(end.connect(&[own]), Err(FabricError::Argument { .. })));
 }
 
+#[test]
+fn a_stalled_node_does_not_even_get_what_came_before() {
+    let mut bench = Bench::new(Plan::ordered(), 2);
+    bench.post(0, 1, 1, 1);
+    bench.advance(2);
+    bench.network.stall(Stall { node: 1, from: 0, until: 5 });
+    assert_eq!((bench.poll(1), bench.poll(1), bench.network.now()), (vec![], vec![], 4));
+    assert_eq!(bench.poll(1), [Completion::Arrived { immediate: 1 }]);
+}
+
+#[test]
+fn shuffled_events_of_one_tick_come_in_any_order() {
+    let arrivals = |shuffle| {
+        let mut bench = Bench::new(Plan { shuffle, ..Plan::ordered() }, 2);
+        (0..20).for_each(|id| bench.post(0, 1, 1, id));
+        bench.poll(1)
+    };
+    let (calm, shuffled) = (arrivals(false), arrivals(true));
+    assert_eq!((calm.len(), shuffled.len()), (20, 20));
+    assert!(shuffled != calm && shuffled.iter().all(|completion| calm.contains(completion)));
+}
+
+#[test]
+fn a_closed_writer_takes_its_writes_with_it_unless_the_network_has_them() {
+    for (buffered, expected) in [(0, 0), (1000, 1)] {
+        let mut bench = Bench::new(Plan { buffered, ..Plan::ordered() }, 2);
+        bench.post(1, 0, 8, 1);
+        drop(bench.ends.pop());
+        bench.advance(5);
+        assert_eq!(bench.poll(0).len(), expected);
+        assert!(bench.network.is_idle());
+    }
+}
+
 /// 1,024 endpoints that each write to 16 others: what a plan of that size needs must be light.
 #[test]
 fn a_thousand_endpoints_are_light() {
