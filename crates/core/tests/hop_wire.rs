@@ -252,6 +252,7 @@ fn header() -> CallHeader {
         signature: 0x1122_3344_5566_7788,
         origin: 0,
         tokens_to_node: 5,
+        fixed: false,
         to_rank: vec![5, 2],
         to_expert: vec![4, 3, 2],
     }
