@@ -6,13 +6,16 @@
 
 mod ofi_support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use expertrail_fabric::ofi::{self, Library, OpenOptions, Provider};
-use expertrail_fabric::{Addressing, Completion, FabricError, Posted, RemoteRegion, Transport};
+use expertrail_fabric::{
+    Addressing, Completion, FabricError, Memory, Place, Posted, RemoteRegion, Transport,
+};
 use ofi_support::bodies::{self, SIZES};
 use ofi_support::child::{Child, card_line, listen, read_card, role, say};
-use ofi_support::{Side, arrived, library, options, pattern, sent, shm_files};
+use ofi_support::{Bytes, Side, arrived, library, options, pattern, sent, shm_files};
 
 /// Both kinds of remote address: tcp's are offsets, shm's virtual.
 const PROVIDERS: [&str; 2] = ["tcp", "shm"];
@@ -341,4 +344,40 @@ fn an_unasked_domain_is_the_one_that_is_named_when_asked() {
         OpenOptions { provider: Provider::Auto, domain: Some("lo".to_owned()), ..OpenOptions::default() };
     let transport: Box<dyn Transport> = ofi::open_with(&library, &on_lo).unwrap();
     assert_eq!(transport.capabilities().domain, "lo");
+}
+
+/// Says that it is GPU memory.
+#[derive(Debug)]
+struct OnGpu(Arc<Bytes>);
+
+// SAFETY: it is host memory, whatever it says.
+unsafe impl Memory for OnGpu {
+    fn base(&self) -> *mut u8 {
+        self.0.base()
+    }
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+    fn place(&self) -> Place {
+        Place::Cuda { device: 0, dmabuf: None }
+    }
+}
+
+#[test]
+fn gpu_memory_is_refused_where_it_was_not_asked_for_or_is_not_offered() {
+    let Some(library) = library() else { return };
+    let mut transport = ofi::open_with(&library, &options("tcp")).unwrap();
+    let error = transport.register(Arc::new(OnGpu(Bytes::new(64)))).unwrap_err();
+    assert!(
+        matches!(&error, FabricError::Unsuitable { lacks, .. } if lacks.contains("GPU memory")),
+        "{error:?}"
+    );
+    match ofi::open_with(&library, &OpenOptions { gpu: true, ..options("tcp") }) {
+        Ok(transport) => assert!(transport.capabilities().gpu_memory),
+        Err(error) => {
+            println!("{error}");
+            let text = error.to_string();
+            assert!(text.contains("no provider tcp for GPU memory among"), "{text}");
+        }
+    }
 }

@@ -100,15 +100,8 @@ fn ring(entries: usize) -> (Producer, Consumer<RingMemory>, Arc<RingMemory>) {
 
 /// The fields of command `n`, over their whole ranges, as the device and as the host have them.
 fn command(n: u32) -> ([u32; 7], Command) {
-    let kinds = [
-        Kind::Write,
-        Kind::Credit,
-        Kind::Header,
-        Kind::Status,
-        Kind::Flush,
-        Kind::Stop,
-        Kind::Poison,
-    ];
+    let kinds =
+        [Kind::Write, Kind::Credit, Kind::Header, Kind::Status, Kind::Flush, Kind::Stop, Kind::Poison];
     let spread = |odd: u32, bits: u32| n.wrapping_mul(odd) >> (32 - bits);
     let fields = [
         1 + n % 6,

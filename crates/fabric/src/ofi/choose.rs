@@ -96,13 +96,14 @@ impl Refusal {
         }
         let mut names: Vec<String> = offers.iter().map(label).collect();
         names.dedup();
+        let wanted = match (&options.provider, &options.domain) {
+            (Provider::Auto, None) => "provider between machines".to_owned(),
+            (Provider::Auto, Some(domain)) => format!("provider on domain {domain}"),
+            (Provider::Named(name), None) => format!("provider {name}"),
+            (Provider::Named(name), Some(domain)) => format!("provider {name} on domain {domain}"),
+        };
         FabricError::NoProvider {
-            wanted: match (&options.provider, &options.domain) {
-                (Provider::Auto, None) => "provider between machines".to_owned(),
-                (Provider::Auto, Some(domain)) => format!("provider on domain {domain}"),
-                (Provider::Named(name), None) => format!("provider {name}"),
-                (Provider::Named(name), Some(domain)) => format!("provider {name} on domain {domain}"),
-            },
+            wanted: if options.gpu { format!("{wanted} for GPU memory") } else { wanted },
             library: library.name(),
             offered: if names.is_empty() { "nothing".to_owned() } else { names.join(", ") },
             hint: "name one of these, or check the driver of the NIC".to_owned(),

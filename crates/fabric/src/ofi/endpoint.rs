@@ -21,7 +21,7 @@ use crate::ofi::queue::{BATCH, Queue, Trouble};
 use crate::ofi::receives::Receives;
 use crate::ofi::region::Region;
 use crate::transport::{
-    Addressing, Capabilities, Completion, Memory, Posted, RegionId, RemoteRegion, Transport, Write,
+    Addressing, Capabilities, Completion, Memory, Place, Posted, RegionId, RemoteRegion, Transport, Write,
 };
 
 /// Bytes before the provider's address in ours: its protocol and the format of its addresses.
@@ -370,6 +370,11 @@ impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Arc<dyn Memory>) -> Result<(RegionId, RemoteRegion)> {
+        if memory.place() != Place::Host && !self.capabilities.gpu_memory {
+            // The provider would take the address for one of host memory.
+            let lacks = "it was not opened for GPU memory".to_owned();
+            return Err(FabricError::Unsuitable { provider: self.name.clone(), lacks });
+        }
         let number = self.regions.len() as u32;
         let (base, bytes) = (memory.base() as u64, memory.bytes() as u64);
         // Keys of ours start at 1; a provider that makes its own ignores them.

@@ -8,8 +8,8 @@
 //! a round trip and say nothing more, because whoever is written to counts arrivals itself. So a transport must not be
 //! closed before the peers have said that everything arrived.
 //!
-//! **Death of a peer.** tcp, verbs and efa fail the writes to it. shm reports nothing: the processes that its addresses name
-//! are watched. A provider that takes no write for [`OpenOptions::unreachable_after`], with none in flight to that peer,
+//! **Death of a peer.** tcp fails the writes to it, as verbs and efa say they do. shm reports nothing: the processes that its
+//! addresses name are watched. `udp;ofi_rxd` reports nothing either, and there it is for the deadlines of the caller. A provider that takes no write for [`OpenOptions::unreachable_after`], with none in flight to that peer,
 //! has no connection. A peer that only stands still is for the deadlines of the caller.
 
 mod abi;
@@ -63,7 +63,8 @@ pub struct OpenOptions {
     pub peers: usize,
     /// Whether GPU memory will be registered.
     pub gpu: bool,
-    /// After how long of taking nothing, with nothing in flight, a peer counts as unreachable.
+    /// After how long of taking nothing, with nothing in flight, a peer counts as unreachable. Longer than peers may differ
+    /// in reaching their first poll: with manual progress a connection is made only while both sides poll.
     pub unreachable_after: Duration,
 }
 
@@ -76,7 +77,7 @@ impl Default for OpenOptions {
             arrivals: 4096,
             peers: 0,
             gpu: false,
-            unreachable_after: Duration::from_secs(10),
+            unreachable_after: Duration::from_mins(1),
         }
     }
 }

@@ -21,6 +21,9 @@ pub(crate) struct Queue {
     cq: Object<ffi::Cq>,
     /// Readable when something may have completed. The provider's, closed with the queue.
     descriptor: Option<i32>,
+    /// The last wait ended early, and since then nothing was found: some providers' descriptors stay readable.
+    woken: bool,
+    idle: bool,
     entries: Box<[ffi::CqData; BATCH]>,
 }
 
@@ -73,7 +76,7 @@ impl Queue {
         let code = unsafe { cq.control(ffi::CONTROL_GETWAIT, (&raw mut descriptor).cast()) };
         let empty = ffi::CqData { context: null_mut(), flags: 0, len: 0, buffer: null_mut(), data: 0 };
         let descriptor = (code == 0 && descriptor >= 0).then_some(descriptor);
-        Ok(Self { cq, descriptor, entries: Box::new([empty; BATCH]) })
+        Ok(Self { cq, descriptor, woken: false, idle: false, entries: Box::new([empty; BATCH]) })
     }
 
     pub(crate) fn object(&self) -> &Object<ffi::Cq> {
@@ -103,6 +106,8 @@ impl Queue {
                 None => -(ffi::ENOSYS as isize),
             }
         };
+        self.idle = self.woken && got <= 0;
+        self.woken = false;
         if got >= 0 {
             return Ok((got as usize).min(most));
         }
@@ -164,7 +169,7 @@ impl Queue {
     /// # Errors
     /// The call that failed, and its code.
     pub(crate) fn wait(
-        &self,
+        &mut self,
         fabric: &Object<ffi::Fabric>,
         most: Duration,
     ) -> Result<(), (&'static str, i32)> {
@@ -172,6 +177,10 @@ impl Queue {
             std::thread::sleep(most.min(NAP));
             return Ok(());
         };
+        if std::mem::take(&mut self.idle) {
+            std::thread::sleep(most.min(NAP));
+        }
+        self.woken = true;
         // Without this the provider may hold a completion that no longer makes the descriptor readable.
         // SAFETY: both objects are open and the table is the library's.
         let code = unsafe {

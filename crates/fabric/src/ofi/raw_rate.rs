@@ -2,6 +2,7 @@
 //! both ways in turn. Run by hand: `cargo test --release -p expertrail-fabric --lib raw_rate -- --ignored --nocapture`.
 
 use std::ffi::c_void;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
@@ -291,7 +292,10 @@ fn turns(round: usize) -> [usize; 2] {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut line, byte| {
+        let _ = write!(line, "{byte:02x}");
+        line
+    })
 }
 
 fn unhex(line: &str) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! What holds over every provider: bodies of tests, for real libraries and for the fake.
 
-use std::sync::{Barrier, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use expertrail_fabric::ofi::{self, Library, OpenOptions};
@@ -21,15 +21,17 @@ fn pair(
     let (to_b, from_a) = mpsc::channel();
     let (a_done, a_is_done) = mpsc::channel::<()>();
     // Who is not known yet must not be written to by anybody: EFA drops that.
-    let connected = Barrier::new(2);
-    std::thread::scope(|scope| {
-        let barrier = &connected;
+    let (a_connected, a_is_connected) = mpsc::channel();
+    let (b_connected, b_is_connected) = mpsc::channel();
+    // Moved, so that a side that fails drops its ends and the other does not wait for it.
+    std::thread::scope(move |scope| {
         let b = scope.spawn(move || {
             let mut side = Side::new(library, &options(provider), bytes);
             to_a.send(side.card()).unwrap();
             let (address, region) = from_a.recv().unwrap();
             side.transport.connect(&[address]).unwrap();
-            barrier.wait();
+            b_connected.send(()).unwrap();
+            a_is_connected.recv().unwrap();
             b(&mut side, region);
             // Some providers need this side's progress for that side's end.
             while a_is_done.try_recv() == Err(mpsc::TryRecvError::Empty) {
@@ -41,7 +43,8 @@ fn pair(
         to_b.send(side.card()).unwrap();
         let (address, region) = from_b.recv().unwrap();
         side.transport.connect(&[address]).unwrap();
-        connected.wait();
+        a_connected.send(()).unwrap();
+        b_is_connected.recv().unwrap();
         a(&mut side, region);
         drop(a_done);
         while !b.is_finished() {
