@@ -192,6 +192,10 @@ fn of_three_launches_at_once_one_starts_and_is_left_alone() {
             assert_eq!(one.wait().unwrap().code(), Some(130));
         }
     }
+    // Those that were beaten left no results.
+    let results: Vec<_> =
+        fs::read_dir(root.path().join("run/results")).unwrap().flatten().map(|one| one.path()).collect();
+    assert!(matches!(&results[..], [one] if one.join("outcome.json").is_file()), "{results:?}");
     let output = expertrail(root.path(), &["logs", "run"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("logs/command.log <=="), "{text}");

@@ -116,6 +116,51 @@ fn ctrl_c_in_every_phase() {
     }
 }
 
+/// A start that fails because somebody stopped it is an interruption; one that made nothing collects and removes nothing (what there is of
+/// the run is another launch's) and leaves no results.
+#[test]
+fn between_ready_and_start() {
+    for (beaten, pressed, code, calls) in [
+        (true, true, Some(130), &["ready", "start"][..]),
+        (true, false, None, &["ready", "start"]),
+        (false, true, Some(130), &["ready", "start", "collect", "clean"]),
+        (false, false, Some(2), &["ready", "start", "collect", "clean"]),
+    ] {
+        let (_root, folder) = rendered();
+        let keys = Keys::default();
+        let press = if pressed { vec![(Phase::Start, keys.clone())] } else { Vec::new() };
+        let mut fake = Fake { fail: Some(Phase::Start), press, beaten, ..Fake::ending(Ending::Succeeded) };
+        let launched = go(&mut fake, &keys, &folder);
+        assert_eq!(fake.calls, calls, "beaten {beaten}, pressed {pressed}");
+        match (code, launched) {
+            (Some(code), Ok(launched)) => {
+                assert_eq!(launched.code, code);
+                let kind = if pressed { "interrupted" } else { "refused" };
+                assert!(beaten || written(&launched).ending.kind == kind);
+            }
+            (None, Err(error)) => assert_eq!(error.exit_code(), 2),
+            (_, other) => panic!("{other:?}"),
+        }
+        assert_eq!(folder.join("results").exists(), !beaten);
+    }
+}
+
+/// Ctrl-C comes while launch files are copied: 130, and no directory of results. What was there before stays.
+#[test]
+fn a_stop_before_the_start_leaves_earlier_results_alone() {
+    let (_root, folder) = rendered();
+    let launched = go(&mut Fake::ending(Ending::Succeeded), &Keys::default(), &folder).unwrap();
+    let keys = Keys::default();
+    let mut fake = Fake {
+        fail: Some(Phase::Start),
+        press: vec![(Phase::Start, keys.clone())],
+        beaten: true,
+        ..Fake::ending(Ending::Succeeded)
+    };
+    assert_eq!(go(&mut fake, &keys, &folder).unwrap().code, 130);
+    assert!(launched.bundle.unwrap().join("outcome.json").is_file() && !folder.join("results/2").exists());
+}
+
 #[test]
 fn a_second_ctrl_c_skips_what_is_left_and_still_removes_the_run() {
     for (first, second, calls) in [

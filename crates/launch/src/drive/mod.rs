@@ -141,11 +141,16 @@ pub trait System {
     /// # Errors
     /// When it may not or cannot; the message has the remedy (a minimal Role, `expertrail clean RUN`).
     fn ready(&mut self, show: &mut dyn Show) -> Result<(), DriveError>;
-    /// Starts it. After an error, [`System::clean`] is called.
+    /// Starts it. After an error, [`System::clean`] is called, unless it is [`System::untouched`].
     ///
     /// # Errors
     /// When the system refuses.
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError>;
+    /// After a start that failed: whether it made nothing, as where another launch of the run came first. Whatever there is of the run is
+    /// then another's, and is neither collected nor removed.
+    fn untouched(&self) -> bool {
+        false
+    }
     /// Watches until the end, `until`, or a stop.
     ///
     /// # Errors

@@ -61,6 +61,8 @@ pub(crate) struct Fake {
     pub(crate) files: Vec<(String, Vec<u8>)>,
     pub(crate) hosts: Vec<String>,
     pub(crate) calls: Vec<&'static str>,
+    /// Another launch of the run came first.
+    pub(crate) beaten: bool,
 }
 
 impl Fake {
@@ -75,6 +77,7 @@ impl Fake {
             files: Vec::new(),
             hosts: vec!["gpu-1".to_owned(), "gpu-2".to_owned()],
             calls: Vec::new(),
+            beaten: false,
         }
     }
 
@@ -107,6 +110,10 @@ impl System for Fake {
             return Err(DriveError::Refused("an invalid object".to_owned()));
         }
         Ok(())
+    }
+
+    fn untouched(&self) -> bool {
+        self.beaten
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, _: Instant) -> Result<Ending, DriveError> {

@@ -105,6 +105,8 @@ pub struct KubeSystem<'a> {
     options: Options,
     opened: Option<Opened<'a>>,
     watch: Watch,
+    /// The start found the run of another launch, or could not look for one.
+    beaten: bool,
 }
 
 /// What is known once the cluster and the files were looked at.
@@ -123,7 +125,16 @@ impl<'a> KubeSystem<'a> {
         options: Options,
     ) -> Self {
         let watch = Watch::new(clock.now());
-        Self { kubectl, clock, run: run.clone(), folder: folder.into(), options, opened: None, watch }
+        Self {
+            kubectl,
+            clock,
+            run: run.clone(),
+            folder: folder.into(),
+            options,
+            opened: None,
+            watch,
+            beaten: false,
+        }
     }
 
     /// Where the run goes to: as rendered, as far as that says; anything else is refused.
@@ -287,8 +298,11 @@ impl System for KubeSystem<'_> {
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
         self.open()?;
         let (site, manifest) = self.parts()?;
-        // Between the question and now somebody else may have begun the same run.
-        apply::absent(site, &self.run.id, &manifest.objects().collect::<Vec<_>>())?;
+        // Between the question and now somebody else may have begun the same run, which must not be removed as this one's.
+        let others = apply::absent(site, &self.run.id, &manifest.objects().collect::<Vec<_>>());
+        self.beaten = others.is_err();
+        others?;
+        let (site, manifest) = self.parts()?;
         apply::namespace(site, manifest.namespace.as_ref(), show)?;
         show.show(Event::Step("asking the API server whether it takes the manifest".to_owned()));
         apply::rehearse(site, &manifest.objects().collect::<Vec<_>>())?;
@@ -299,6 +313,10 @@ impl System for KubeSystem<'_> {
         show.show(Event::Step(format!("made {}", made.join(", "))));
         self.watch.begin(pulls, self.clock.now());
         Ok(())
+    }
+
+    fn untouched(&self) -> bool {
+        self.beaten
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError> {

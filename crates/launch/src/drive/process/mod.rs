@@ -371,6 +371,7 @@ impl System for Hosts<'_> {
         }
         self.refused = false;
         let out = free(&self.folder)?;
+        self.out = Some(out.clone());
         let script = self.script();
         let failed = |error: std::io::Error| DriveError::System(format!("cannot start {script}: {error}"));
         let (reader, writer) = std::io::pipe().map_err(failed)?;
@@ -389,9 +390,12 @@ impl System for Hosts<'_> {
         drop(command);
         let process = Process::of(child.id());
         self.child = Some(child);
-        self.out = Some(out);
         self.started = Some(Instant::now());
         note.add(&process).map_err(|error| DriveError::File { path: note.path(), reason: error.to_string() })
+    }
+
+    fn untouched(&self) -> bool {
+        self.refused
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError> {
