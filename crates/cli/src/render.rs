@@ -222,8 +222,14 @@ fn one(target: Target, args: &RunArgs) -> Result<u8, Stop> {
     Ok(0)
 }
 
-/// Writes the files, unless the directory is that of another system: its scripts would stay beside the new ones.
+/// Writes the files, where they fit.
 pub(crate) fn write(run: &Run, files: &FileSet, folder: &Path) -> Result<(), Stop> {
+    fits(run, files, folder)?;
+    Ok(files.write(folder)?)
+}
+
+/// Refuses a directory that may not be written: of something else, or of another system, whose scripts would stay beside the new ones.
+pub(crate) fn fits(run: &Run, files: &FileSet, folder: &Path) -> Result<(), Stop> {
     let old = std::fs::read_to_string(folder.join("run.json")).ok();
     let old: Option<serde_json::Value> = old.and_then(|text| serde_json::from_str(&text).ok());
     let old = old.as_ref().and_then(|old| old.get("target")?.as_str());
@@ -234,7 +240,7 @@ pub(crate) fn write(run: &Run, files: &FileSet, folder: &Path) -> Result<(), Sto
             run.target.name()
         )));
     }
-    Ok(files.write(folder)?)
+    Ok(files.fits(folder)?)
 }
 
 /// What was decided and written, and what to type next.
