@@ -70,6 +70,9 @@ pub enum DriveError {
     /// The request itself: another context, a namespace of the system, a run of that name that exists: exit code 2.
     #[error("{0}")]
     Refused(String),
+    /// The system has no room for it by a rule of its own, as a quota: exit code 1.
+    #[error("{0}")]
+    Full(String),
     /// The system answered something that cannot be used: exit code 4.
     #[error("{0}")]
     System(String),
@@ -88,6 +91,7 @@ impl DriveError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,
+            Self::Full(_) => 1,
             Self::NoProgram(_) | Self::Access(_) | Self::System(_) | Self::File { .. } => 4,
         }
     }
