@@ -25,7 +25,7 @@ use expertrail_cluster::kube::Kubectl;
 use expertrail_cluster::kube::client::{Kind, clean as tidy};
 
 pub use access::{Uses, manifest as roles};
-pub use list::{Which, logs, remove, runs, status};
+pub use list::{Which, logs, over, remove, runs, status};
 pub use look::RUN_LABEL;
 pub use site::{Clock, Place, RealClock, Site};
 
@@ -330,7 +330,9 @@ impl System for KubeSystem<'_> {
             run: &self.run,
             options: &self.options,
         };
-        self.watch.run(&task, show, stop, until)
+        let mut show = Named { show, site: &opened.site };
+        let ending = self.watch.run(&task, &mut show, stop, until)?;
+        Ok(named_ending(&opened.site, ending))
     }
 
     fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError> {
@@ -342,6 +344,33 @@ impl System for KubeSystem<'_> {
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
         let id = self.run.id.clone();
         clean::remove(self.site()?, &id, show)
+    }
+}
+
+/// Shows events with the context in their commands.
+struct Named<'a, 'c> {
+    show: &'a mut dyn Show,
+    site: &'a Site<'c>,
+}
+
+impl Show for Named<'_, '_> {
+    fn show(&mut self, event: Event) {
+        self.show.show(match event {
+            Event::State(text) => Event::State(self.site.named_in(&text)),
+            Event::Warning(text) => Event::Warning(self.site.named_in(&text)),
+            // What the run prints is not changed, and steps have no commands.
+            other @ (Event::Step(_) | Event::Line(_)) => other,
+        });
+    }
+}
+
+/// An ending with the context in its commands.
+fn named_ending(site: &Site<'_>, ending: Ending) -> Ending {
+    match ending {
+        Ending::Failed { reason, code } => Ending::Failed { reason: site.named_in(&reason), code },
+        Ending::NeverStarted { reason } => Ending::NeverStarted { reason: site.named_in(&reason) },
+        Ending::Deadline { state } => Ending::Deadline { state: site.named_in(&state) },
+        Ending::Succeeded | Ending::Interrupted => ending,
     }
 }
 
@@ -357,10 +386,10 @@ fn room(site: &Site<'_>, template: &Template, show: &mut dyn Show) -> Result<(),
         Err(refusal) => return Err(site.error(&refusal)),
     };
     if let Some(never) = capacity.never(template.pods) {
-        return Err(DriveError::Refused(never));
+        return Err(DriveError::Refused(site.named_in(&never)));
     }
     if let Some(waits) = capacity.waits(template.pods) {
-        show.show(Event::Warning(waits));
+        show.show(Event::Warning(site.named_in(&waits)));
     }
     Ok(())
 }
