@@ -122,7 +122,7 @@ pub fn run(
     if cleaned == Some(true) && !stop.hurried() {
         system.tidy(&mut seen);
     }
-    records(&bundle, &mut end);
+    records(plan.run, &bundle, &mut end);
     let mut launch = Finish { plan, started, hosts, cleaned, end };
     Ok(launch.finish(bundle, seen, stop))
 }
@@ -210,8 +210,8 @@ fn clean(system: &mut dyn System, plan: &Plan<'_>, seen: &mut Seen<'_>) -> Optio
 }
 
 /// Holds the ending against the ranks' own records: a rank that failed is no success, whatever the system says.
-fn records(bundle: &Bundle, ended: &mut Ended) {
-    let Some((words, code)) = outcome::first_failure(&outcome::ranks(bundle)) else { return };
+fn records(run: &Run, bundle: &Bundle, ended: &mut Ended) {
+    let Some((words, code)) = outcome::first_of(run, bundle) else { return };
     let end = &mut ended.end;
     match end.kind.as_str() {
         "succeeded" => {
