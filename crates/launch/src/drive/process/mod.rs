@@ -19,6 +19,8 @@ use crate::bundle::clock::span;
 use crate::run::{Run, Target};
 use crate::words::count;
 use crate::worker::identity;
+pub use crowd::directories;
+
 use console::{Console, LAST, Next};
 use crowd::{Ended, Marks};
 use note::{Named, Note};
@@ -165,6 +167,11 @@ impl<'a> Hosts<'a> {
         let others = self.marks().all().into_iter().filter(|one| !known.contains(one));
         lines.extend(others.map(|one| format!("a process of run {id} is left: {}", one.words())));
         lines
+    }
+
+    /// Whether no launch supervises the run: what is there of it was left behind.
+    pub fn left_behind(&self) -> bool {
+        self.note().read().launch.is_none()
     }
 
     /// The logs of the newest start, in order of their names.

@@ -270,6 +270,31 @@ impl<'a> Slurm<'a> {
     }
 }
 
+/// Directories of rendered runs whose jobs this user has on Slurm.
+///
+/// # Errors
+/// [`DriveError::NoProgram`] where there is no Slurm; [`DriveError::System`] when it does not answer.
+pub fn directories(programs: &dyn Programs) -> Result<Vec<PathBuf>, DriveError> {
+    let answer = |program: &str, args: &[&str]| {
+        let answer = programs.call(&Call { program, args, folder: None, limit: CALL })?;
+        if answer.ok() {
+            return Ok(answer.stdout);
+        }
+        Err(DriveError::System(format!("`{program} {}`: {}", args.join(" "), answer.complaint())))
+    };
+    let user = answer("id", &["-un"])?;
+    // The directory that sbatch was called in is the run's own.
+    let list = answer("squeue", &["--noheader", "--user", user.trim(), "--format=%Z"])?;
+    let mut all: Vec<PathBuf> = list
+        .lines()
+        .map(|line| PathBuf::from(line.trim()))
+        .filter(|one| one.join("run.json").is_file())
+        .collect();
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
 impl System for Slurm<'_> {
     fn describe(&mut self) -> Result<Vec<String>, DriveError> {
         let slurm = &self.run.slurm;
