@@ -159,7 +159,7 @@ fn targets() -> String {
 /// Writes a run's files into `folder`; with --dry-run into a folder of their own, since nothing is to be left.
 fn laid(args: &LaunchArgs, run: Run, files: &FileSet, folder: PathBuf) -> Result<Rendered, Stop> {
     if args.dry_run {
-        fits(&run, files, &folder)?;
+        fits(&run, &folder)?;
         let draft = Draft::new(folder)?;
         files.write(&draft.files)?;
         return Ok(Rendered { run, folder: draft.files.clone(), draft: Some(draft) });

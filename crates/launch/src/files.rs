@@ -51,6 +51,20 @@ fn system(path: &Path) -> impl FnOnce(std::io::Error) -> WriteError + use<> {
     move |error| WriteError::System { path, error }
 }
 
+/// Whether [`FileSet::write`] may write under `folder`. Nothing is written.
+///
+/// # Errors
+/// When the folder holds something else, or cannot be read.
+pub fn fits(folder: &Path) -> Result<(), WriteError> {
+    if folder.exists() {
+        let mut entries = fs::read_dir(folder).map_err(system(folder))?;
+        if entries.next().is_some() && !folder.join(MARK).is_file() {
+            return Err(WriteError::Foreign(folder.to_owned()));
+        }
+    }
+    Ok(())
+}
+
 impl FileSet {
     /// Adds a text.
     pub fn text(&mut self, path: impl Into<String>, text: impl Into<String>) {
@@ -72,27 +86,13 @@ impl FileSet {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Whether [`FileSet::write`] may write under `folder`. Nothing is written.
-    ///
-    /// # Errors
-    /// When the folder holds something else, or cannot be read.
-    pub fn fits(&self, folder: &Path) -> Result<(), WriteError> {
-        if folder.exists() {
-            let mut entries = fs::read_dir(folder).map_err(system(folder))?;
-            if entries.next().is_some() && !folder.join(MARK).is_file() {
-                return Err(WriteError::Foreign(folder.to_owned()));
-            }
-        }
-        Ok(())
-    }
-
     /// Writes all files under `folder`, which must be absent, empty, or hold a rendered run (which is then replaced file by file; other
     /// files in it stay).
     ///
     /// # Errors
     /// When the folder holds something else, or the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), WriteError> {
-        self.fits(folder)?;
+        fits(folder)?;
         fs::create_dir_all(folder).map_err(system(folder))?;
         let mark = folder.join(MARK);
         fs::write(

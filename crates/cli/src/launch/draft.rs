@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::node::Stop;
 
-/// A folder beside which nothing is: it is removed with this.
+/// A folder that is there for as long as this value: no file of the run is left when it was shown.
 pub(super) struct Draft {
     /// Where the files are for now.
     pub(super) files: PathBuf,

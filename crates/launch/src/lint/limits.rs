@@ -29,8 +29,14 @@ struct Started<'u> {
 pub(crate) fn check(unit: &Unit<'_>, profile: Option<&Profile>, sink: &mut Sink<'_>) {
     for one in started(unit) {
         let Some(shape) = shape(unit, profile, &one) else { continue };
-        // Sizes that no engine takes are no matter of the launch's shape; the benchmark says so at once.
-        let Ok(lints) = limits::lints(&shape) else { continue };
+        let lints = match limits::lints(&shape) {
+            Ok(lints) => lints,
+            Err(error) => {
+                let what = format!("sizes that no engine takes: {error} ({})", one.one.name());
+                sink.add("N049", unit.at(one.command.line()), what);
+                continue;
+            }
+        };
         for lint in lints.iter().filter(|lint| !OWN.contains(&lint.id.as_str())) {
             let severity = match lint.level {
                 Level::Refuse => Severity::Fail,

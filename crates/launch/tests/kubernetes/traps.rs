@@ -259,7 +259,8 @@ fn printed_commands_name_the_context() {
             for (at, _) in outside.match_indices("kubectl ") {
                 let rest = &outside[at..];
                 // In backquotes and with a verb alone it is the name of a command, not a line to copy.
-                if outside[..at].ends_with('`') {
+                // `$kubectl` is set above, with the context.
+                if outside[..at].ends_with(['`', '$']) {
                     continue;
                 }
                 commands += 1;
