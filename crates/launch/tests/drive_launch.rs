@@ -3,6 +3,8 @@
 
 #[path = "drive_launch/fake.rs"]
 mod fake;
+#[path = "drive_launch/slurm.rs"]
+mod slurm;
 
 use std::time::Duration;
 
