@@ -29,7 +29,7 @@ enum Found {
     /// In the namespace, by its id.
     Kube(String),
     /// In a directory.
-    Elsewhere(Elsewhere),
+    Elsewhere(Box<Elsewhere>),
 }
 
 /// Cleans; without `yes` asks, and takes only those that are over.
@@ -140,7 +140,7 @@ fn elsewhere_here() -> Result<Vec<Known>, Stop> {
         let lines = run.lines()?;
         if !lines.is_empty() {
             let title = format!("run {} in {}", run.id(), folder.display());
-            all.push(Known { title, over: run.over(), lines, place: Found::Elsewhere(run) });
+            all.push(Known { title, over: run.over(), lines, place: Found::Elsewhere(Box::new(run)) });
         }
     }
     Ok(all)

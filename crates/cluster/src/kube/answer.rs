@@ -205,6 +205,6 @@ mod tests {
             "the answer to `kubectl get pods` is not what was asked for: it is no JSON; it begins: <html> <title>Log in</title>"
         );
         assert!(message(&["get", "pods"], "x", b"").ends_with("it is empty"));
-        assert!(message(&["get"], "x", &[b'a'; 100_000]).len() < 300);
+        assert!(message(&["get"], "x", &vec![b'a'; 100_000]).len() < 300);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::objects::Object;
 use super::scripts;
+use super::tree::Value;
 use super::unit::{Kind, Unit};
 
 /// Launches of the scripts in the `ConfigMap`s among `objects`. Those of a `ConfigMap` that a pod of `units` mounts run on its nodes.
@@ -9,7 +10,7 @@ pub(crate) fn units<'a>(objects: &[Object<'a>], units: &[Unit<'a>]) -> Vec<Unit<
     let mut found = Vec::new();
     for map in objects.iter().filter(|object| object.kind() == "ConfigMap") {
         let user = units.iter().find(|unit| mounts(unit, map));
-        for entry in map.value.get("data").map(|data| data.entries()).unwrap_or_default() {
+        for entry in map.value.get("data").map(Value::entries).unwrap_or_default() {
             let Some(text) = entry.value.text().filter(|text| is_script(&entry.key, text)) else { continue };
             let mut unit = scripts::unit_at(map.file, &text, entry.value.line);
             unit.line = entry.line;
@@ -43,10 +44,9 @@ fn mounts(unit: &Unit<'_>, map: &Object<'_>) -> bool {
         return false;
     }
     unit.pods.iter().any(|pod| {
-        let volumes = pod.spec.get("volumes").map(|volumes| volumes.items()).unwrap_or_default();
+        let volumes = pod.spec.get("volumes").map(Value::items).unwrap_or_default();
         volumes.iter().any(|volume| {
-            let projected =
-                volume.path(&["projected", "sources"]).map(|list| list.items()).unwrap_or_default();
+            let projected = volume.path(&["projected", "sources"]).map(Value::items).unwrap_or_default();
             std::iter::once(volume)
                 .chain(projected)
                 .filter_map(|source| source.get("configMap")?.text_at("name"))
