@@ -1,6 +1,7 @@
 //! `expertrail launch`.
 
 mod ab;
+mod draft;
 mod screen;
 
 use std::fmt::Write as _;
@@ -19,10 +20,12 @@ use expertrail_launch::drive::launch::{self, Launched, Plan};
 use expertrail_launch::drive::process::Hosts;
 use expertrail_launch::drive::slurm::Slurm;
 use expertrail_launch::drive::{DriveError, System};
+use expertrail_launch::files::FileSet;
 use expertrail_launch::run::{self, Run, Target};
 
 use crate::node::{Stop, finish, itself, print};
-use crate::render::{Describe, write};
+use crate::render::{Describe, fits, write};
+use draft::Draft;
 use screen::{Keyboard, Screen};
 
 /// Arguments of `launch`.
@@ -52,7 +55,7 @@ pub(crate) struct LaunchArgs {
     /// Namespace, where it is not the rendered one.
     #[arg(long)]
     namespace: Option<String>,
-    /// Show what would be started, with its files, and start nothing.
+    /// Show what would be started, with its files, and neither start nor write anything.
     #[arg(long)]
     dry_run: bool,
     /// Do not ask.
@@ -86,7 +89,7 @@ impl From<DriveError> for Stop {
     fn from(error: DriveError) -> Self {
         match error.exit_code() {
             2 => Self::usage(error.to_string()),
-            _ => Self::access(error.to_string()),
+            code => Self::with_code(error.to_string(), code),
         }
     }
 }
@@ -100,6 +103,8 @@ pub(crate) fn main(args: &LaunchArgs) -> u8 {
 struct Rendered {
     run: Run,
     folder: PathBuf,
+    /// With --dry-run, of a description: its files are in `folder` only for as long as they are looked at.
+    draft: Option<Draft>,
 }
 
 fn single(args: &LaunchArgs) -> Result<u8, Stop> {
@@ -126,32 +131,59 @@ fn rendered(args: &LaunchArgs) -> Result<Rendered, Stop> {
                 folder.display()
             )));
         }
-        return Ok(Rendered { run: launch::read(folder)?, folder: folder.clone() });
+        return Ok(Rendered { run: launch::read(folder)?, folder: folder.clone(), draft: None });
+    }
+    if let Some(path) = args.describe.file.as_ref().filter(|path| !path.exists()) {
+        return Err(Stop::usage(format!(
+            "{}: there is no such file or directory. launch takes the directory of a rendered run (`expertrail render TARGET run.toml -o DIR`), or \
+             a description, as run.toml, with --target {}",
+            path.display(),
+            targets()
+        )));
     }
     let target = args.target.ok_or_else(|| {
         Stop::usage(format!(
             "--target is missing: a description can be launched on {}; or give the directory of a rendered run",
-            Target::ALL.map(Target::name).join(", ")
+            targets()
         ))
     })?;
-    render(&args.describe, target, args.output.as_deref())
+    let (run, files) = args.describe.read()?.files(target)?;
+    let folder = args.output.clone().unwrap_or_else(|| PathBuf::from(&run.id));
+    laid(args, run, &files, folder)
 }
 
-/// Renders a description.
-fn render(describe: &Describe, target: Target, output: Option<&Path>) -> Result<Rendered, Stop> {
-    let (run, files) = describe.read()?.files(target)?;
-    let folder = output.map_or_else(|| PathBuf::from(&run.id), Path::to_path_buf);
-    write(&run, &files, &folder)?;
-    Ok(Rendered { run, folder })
+fn targets() -> String {
+    Target::ALL.map(Target::name).join(", ")
+}
+
+/// Writes a run's files into `folder`; with --dry-run into a folder of their own, since nothing is to be left.
+fn laid(args: &LaunchArgs, run: Run, files: &FileSet, folder: PathBuf) -> Result<Rendered, Stop> {
+    if args.dry_run {
+        fits(&run, &folder)?;
+        let draft = Draft::new(folder)?;
+        files.write(&draft.files)?;
+        return Ok(Rendered { run, folder: draft.files.clone(), draft: Some(draft) });
+    }
+    write(&run, files, &folder)?;
+    Ok(Rendered { run, folder, draft: None })
 }
 
 /// Shows what would be made, and asks. False where nothing is to be started.
 fn confirmed(args: &LaunchArgs, all: &[Rendered]) -> Result<bool, Stop> {
     let mut text = String::new();
     for one in all {
-        let _ = writeln!(text, "run {} from {}", one.run.id, one.folder.display());
+        let _ = match &one.draft {
+            Some(draft) => writeln!(
+                text,
+                "run {}: nothing is written; without --dry-run its files would be in {}",
+                one.run.id,
+                draft.meant.display()
+            ),
+            None => writeln!(text, "run {} from {}", one.run.id, one.folder.display()),
+        };
         let lines = with_system(args, one, |system| Ok(system.describe()?))?;
         for line in lines {
+            let line = one.draft.as_ref().map_or_else(|| line.clone(), |draft| draft.words(&line));
             let _ = writeln!(text, "  {line}");
         }
         for note in &one.run.notes {

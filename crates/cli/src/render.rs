@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use expertrail_cluster::facts::Facts;
-use expertrail_launch::files::{FileSet, WriteError};
+use expertrail_launch::files::{self, FileSet, WriteError};
 use expertrail_launch::render::{self, RenderError};
 use expertrail_launch::run::{Run, RunError, Target};
 use expertrail_launch::spec::{Spec, SpecError};
@@ -222,8 +222,14 @@ fn one(target: Target, args: &RunArgs) -> Result<u8, Stop> {
     Ok(0)
 }
 
-/// Writes the files, unless the directory is that of another system: its scripts would stay beside the new ones.
+/// Writes the files, where they fit.
 pub(crate) fn write(run: &Run, files: &FileSet, folder: &Path) -> Result<(), Stop> {
+    fits(run, folder)?;
+    Ok(files.write(folder)?)
+}
+
+/// Refuses a directory that may not be written: of something else, or of another system, whose scripts would stay beside the new ones.
+pub(crate) fn fits(run: &Run, folder: &Path) -> Result<(), Stop> {
     let old = std::fs::read_to_string(folder.join("run.json")).ok();
     let old: Option<serde_json::Value> = old.and_then(|text| serde_json::from_str(&text).ok());
     let old = old.as_ref().and_then(|old| old.get("target")?.as_str());
@@ -234,7 +240,7 @@ pub(crate) fn write(run: &Run, files: &FileSet, folder: &Path) -> Result<(), Sto
             run.target.name()
         )));
     }
-    Ok(files.write(folder)?)
+    Ok(files::fits(folder)?)
 }
 
 /// What was decided and written, and what to type next.

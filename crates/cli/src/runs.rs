@@ -1,5 +1,7 @@
 //! Runs that were started: what there is of one, its logs, its removal, and the rights that a launch needs on Kubernetes.
 
+#[path = "runs_all.rs"]
+mod all;
 #[path = "runs_elsewhere.rs"]
 mod elsewhere;
 
@@ -68,10 +70,19 @@ pub(crate) struct LogsArgs {
 
 /// Arguments of `clean`.
 #[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "--all lists the runs of the namespace, those with a directory here, and those that processes of this host or Slurm jobs of this user\n\
+    work for, and removes those that are over; with --yes all of them. With --context, --namespace or --kubeconfig only the runs of the namespace are meant.\n\
+    Exit codes: 0 removed, 2 bad arguments, 3 nothing was there or nothing was removed, 4 something stays or no access."
+)]
 pub(crate) struct CleanArgs {
     /// Run id, or a directory that `expertrail render` wrote.
-    run: String,
-    /// Do not ask.
+    #[arg(required_unless_present = "all")]
+    run: Option<String>,
+    /// Every run that is found from here.
+    #[arg(long, conflicts_with = "run")]
+    all: bool,
+    /// Do not ask; with --all also those that are under way.
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
@@ -234,10 +245,11 @@ pub(crate) fn clean(args: &CleanArgs) -> u8 {
 }
 
 fn try_clean(args: &CleanArgs) -> Result<u8, Stop> {
-    if let Some(run) = elsewhere::of(&args.run)? {
+    let Some(run) = &args.run else { return all::clean(&args.place, args.yes) };
+    if let Some(run) = elsewhere::of(run)? {
         return elsewhere::clean(&run, args.yes);
     }
-    let (id, place) = find(&args.run, &args.place)?;
+    let (id, place) = find(run, &args.place)?;
     let kubectl = args.place.kubectl()?;
     let site = Site::open(&kubectl, &RealClock, &place)?;
     if !args.yes {
@@ -255,12 +267,17 @@ fn try_clean(args: &CleanArgs) -> Result<u8, Stop> {
 /// Asks the person.
 fn agreed(lines: &[String]) -> Result<bool, Stop> {
     eprintln!("{}", lines.join("\n"));
+    confirm("remove all of it?")
+}
+
+/// Asks a question; without a terminal an error.
+fn confirm(question: &str) -> Result<bool, Stop> {
     if !std::io::stdin().is_terminal() {
         return Err(Stop::usage(
             "this is no terminal, so nobody can be asked whether to remove it: add --yes",
         ));
     }
-    eprint!("remove all of it? [y/N] ");
+    eprint!("{question} [y/N] ");
     let mut answer = String::new();
     std::io::stdin()
         .lock()

@@ -34,6 +34,24 @@ pub(super) fn of(given: &str) -> Result<Option<Elsewhere>, Stop> {
 }
 
 impl Elsewhere {
+    /// The run's id.
+    pub(super) fn id(&self) -> &str {
+        &self.run.id
+    }
+
+    /// How it stands; none where nothing of it is there.
+    pub(super) fn lines(&self) -> Result<Vec<String>, Stop> {
+        Ok(match self.slurm() {
+            Some(slurm) => slurm.status()?,
+            None => self.hosts().status(),
+        })
+    }
+
+    /// Whether what is there was left behind: on Slurm every job that is shown has not ended.
+    pub(super) fn over(&self) -> bool {
+        self.slurm().is_none() && self.hosts().left_behind()
+    }
+
     fn slurm(&self) -> Option<Slurm<'_>> {
         (self.run.target == Target::Slurm).then(|| Slurm::new(&SearchPath, &self.run, &self.folder))
     }
@@ -46,10 +64,7 @@ impl Elsewhere {
 
 /// How it stands.
 pub(super) fn status(one: &Elsewhere) -> Result<u8, Stop> {
-    let lines = match one.slurm() {
-        Some(slurm) => slurm.status()?,
-        None => one.hosts().status(),
-    };
+    let lines = one.lines()?;
     if lines.is_empty() {
         return Err(Stop::inconclusive(format!("nothing of run {} is under way", one.run.id)));
     }

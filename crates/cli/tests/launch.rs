@@ -117,7 +117,56 @@ fn nothing_starts_unasked_and_what_is_missing_is_named() {
     assert!(text(&output.stderr).contains("install Open MPI"), "{}", text(&output.stderr));
     let output = launch(root.path(), &["one.toml", "--yes"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--target"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--target is missing"), "{}", text(&output.stderr));
+    for args in [&["nosuch"][..], &["nosuch", "--target", "slurm", "--yes"]] {
+        let output = launch(root.path(), args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("nosuch: there is no such file or directory") && said.contains("run.toml"),
+            "{said}"
+        );
+        assert!(!said.contains("missing"), "{said}");
+    }
+}
+
+/// `--dry-run` of a description shows the same as that of its directory, and writes nothing, here or elsewhere.
+#[test]
+fn a_dry_run_writes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    described(root.path(), "one", "touch started");
+    let scratch = root.path().join("scratch");
+    fs::create_dir(&scratch).unwrap();
+    let dry = |args: &[&str]| {
+        let mut command = Command::new(binary());
+        command.arg("launch").args(args).arg("--dry-run").current_dir(root.path()).stdin(Stdio::null());
+        command.env("TMPDIR", &scratch).output().unwrap()
+    };
+    let listed = || {
+        let entries = fs::read_dir(root.path()).unwrap().chain(fs::read_dir(&scratch).unwrap());
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        names
+    };
+    let before = listed();
+    let output = dry(&["one.toml", "--target", "mpirun", "-o", "run"]);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(listed(), before);
+    let meant = root.path().join("run");
+    assert!(shown.contains("files would be in run") && shown.contains("--- mpirun.sh"), "{shown}");
+    assert!(shown.contains(&format!("bash mpirun.sh, in {}", meant.display())), "{shown}");
+    assert!(!shown.contains("expertrail-dry-run"), "{shown}");
+    // A directory that a launch would not write into is refused as by the launch itself.
+    let output = dry(&["one.toml", "--target", "mpirun", "-o", "."]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    described(root.path(), "two", "exit 3");
+    let before = listed();
+    let output =
+        dry(&["--ab", "one.toml", "two.toml", "--target", "mpirun", "--variable", "command", "-o", "ab"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("files would be in ab/b"), "{}", text(&output.stdout));
+    assert_eq!(listed(), before);
 }
 
 #[test]
@@ -167,4 +216,66 @@ fn an_a_b_tells_the_layer_and_refuses_a_second_difference() {
     let output = launch(root.path(), &args);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("timeout: A 5m"), "{}", text(&output.stderr));
+}
+
+/// The most memory that a process had so far, in KiB.
+fn peak(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// A rank that prints so many MB as fast as it can: the launch ends in time, holds a part of it at once, keeps beginning and end of the
+/// log, and says what it dropped.
+fn loud(megabytes: u64, within: Duration) {
+    let root = tempfile::tempdir().unwrap();
+    let bytes = megabytes * 1_000_000;
+    // Lines of 100 bytes, with the first and the last of their own.
+    let script = format!("echo the first line; yes {} | head -c {bytes}; echo the last line", "x".repeat(99));
+    let file = described(root.path(), "loud", &script);
+    fs::write(&file, format!("preflight = \"off\"\n{}", fs::read_to_string(&file).unwrap())).unwrap();
+    let screen = root.path().join("screen");
+    let begun = Instant::now();
+    let mut child = Command::new(binary())
+        .args(["launch", "loud.toml", "--target", "mpirun", "-o", "run", "--yes"])
+        .current_dir(root.path())
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(&screen).unwrap())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut most = 0;
+    let code = loop {
+        most = peak(child.id()).unwrap_or(0).max(most);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        assert!(begun.elapsed() < within, "no end after {within:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    println!("{megabytes} MB: {:.1} s, at most {most} KiB in memory", begun.elapsed().as_secs_f64());
+    assert_eq!(code, Some(0));
+    // The log that is kept has 32 MiB, and is in memory some times over while secrets are taken out of it.
+    assert!(most < 400 << 10, "{most} KiB");
+    let bundle = root.path().join("run/results/1");
+    let kept = fs::read(bundle.join("logs/command.log")).unwrap();
+    assert!(kept.len() < 40 << 20, "{} bytes", kept.len());
+    assert!(kept.windows(14).any(|part| part == b"the first line") && kept.ends_with(b"the last line\n"));
+    let outcome = json(&bundle.join("outcome.json"));
+    let said = outcome["missing"].to_string();
+    assert!(said.contains("command.log") && said.contains("bytes from its middle"), "{said}");
+    let shown = fs::read(&screen).unwrap();
+    let end = text(&shown[shown.len().saturating_sub(4000)..]);
+    assert!(end.contains("bytes from its middle"), "{end}");
+}
+
+#[test]
+fn a_loud_rank_is_no_harm() {
+    loud(36, Duration::from_mins(2));
+}
+
+#[test]
+#[ignore = "300 MB take longer than all other tests of this file together"]
+fn a_very_loud_rank_is_no_harm() {
+    loud(300, Duration::from_mins(5));
 }

@@ -144,6 +144,38 @@ fn a_killed_launch_is_cleaned_up_with_its_silent_ranks() {
     }
 }
 
+/// `clean --all` finds a run by its directory and by its processes; what a launch supervises is ended with --yes alone.
+#[test]
+fn clean_all_finds_what_runs_on_this_host() {
+    let root = tempfile::tempdir().unwrap();
+    rendered(root.path(), "mpirun", 1, "5m");
+    let mut launch = launched(root.path());
+    let rank = ranks(root.path(), 1)[0];
+    // No kubectl, and other tests' runs are on this host too: only this one's lines are looked at.
+    let clean = |folder: &Path| {
+        let mut command = command(folder, &["clean", "--all"]);
+        let output = command.env("EXPERTRAIL_KUBECTL", "/nonexistent/kubectl").output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (_, said) = clean(root.path());
+    assert!(said.contains("Kubernetes is not looked at") && said.contains("under way"), "{said}");
+    assert!(
+        said.contains(&format!("in {}", root.path().canonicalize().unwrap().join("run").display())),
+        "{said}"
+    );
+    assert!(Path::new(&format!("/proc/{rank}")).exists());
+    // From another folder by its processes.
+    let other = tempfile::tempdir().unwrap();
+    let (_, said) = clean(other.path());
+    assert!(said.contains(&root.path().join("run").display().to_string()), "{said}");
+    signal("-KILL", launch.id());
+    launch.wait().unwrap();
+    let (code, said) = clean(root.path());
+    assert!(said.contains(": over") && said.contains("add --yes") && code == Some(2), "{said}");
+    let output = expertrail(root.path(), &["clean", "run", "--yes"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn workers_notice_that_their_session_is_gone() {
     let root = tempfile::tempdir().unwrap();
@@ -192,6 +224,10 @@ fn of_three_launches_at_once_one_starts_and_is_left_alone() {
             assert_eq!(one.wait().unwrap().code(), Some(130));
         }
     }
+    // Those that were beaten left no results.
+    let results: Vec<_> =
+        fs::read_dir(root.path().join("run/results")).unwrap().flatten().map(|one| one.path()).collect();
+    assert!(matches!(&results[..], [one] if one.join("outcome.json").is_file()), "{results:?}");
     let output = expertrail(root.path(), &["logs", "run"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("logs/command.log <=="), "{text}");

@@ -102,6 +102,45 @@ fn logs_leave_files_out() {
     );
 }
 
+/// Of all runs those that are over are removed, after a question; with --yes all are.
+#[test]
+fn clean_all_lists_and_asks() {
+    let folder = folder();
+    let here = tempfile::tempdir().unwrap();
+    let clean = |args: &[&str]| {
+        let mut command = Command::cargo_bin("expertrail").unwrap();
+        // With a namespace: without one it would look at, and end, whatever else runs on this host.
+        command.args(["clean", "--all", "--namespace", "expertrail"]).args(args).current_dir(here.path());
+        let output = command.env("EXPERTRAIL_KUBECTL", folder.program()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // Under way: it is shown, and stays.
+    let (code, said) = clean(&[]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("run bringup-abc123 in namespace expertrail: under way"), "{said}");
+    assert!(said.contains("nothing was removed") && !folder.read("applied").is_empty(), "{said}");
+    // Over: nobody can be asked here.
+    folder.write("looks", "9");
+    let (code, said) = clean(&[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("namespace expertrail: over") && said.contains("add --yes"), "{said}");
+    assert!(!folder.read("applied").is_empty());
+    let (code, said) = clean(&["--yes"]);
+    assert_eq!((code, folder.read("applied").as_str()), (Some(0), ""), "{said}");
+    let (code, said) = clean(&["--yes"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("no run is found"), "{said}");
+    // Under way, and --yes.
+    folder.write("applied", "x");
+    folder.write("looks", "0");
+    let (code, said) = clean(&["--yes"]);
+    assert_eq!((code, folder.read("applied").as_str()), (Some(0), ""), "{said}");
+    // One of both.
+    for args in [&["clean"][..], &["clean", RUN, "--all"]] {
+        assert_eq!(run(&folder, args).0.status.code(), Some(2));
+    }
+}
+
 #[test]
 fn clean_asks_and_removes() {
     let folder = folder();

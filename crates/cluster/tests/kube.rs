@@ -305,7 +305,9 @@ mod resources {
         spec["rdma"]["enabled"] = json!(false);
         spec["kernelModuleConfig"]["name"] = json!("site-params");
         spec["gdrcopy"]["version"] = json!("v2.6.0");
-        world.configs = [("site-params".to_owned(), world.configs["nvidia-kernel-params"].clone())].into();
+        let mut config = world.configs["nvidia-kernel-params"].clone();
+        config["metadata"]["name"] = json!("site-params");
+        world.configs = [("site-params".to_owned(), config)].into();
         let report = judged(world);
         let patch = steps(one(&report, "P305"));
         assert!(patch.contains(r#""kernelModuleConfig":{"name":"site-params"}"#), "{patch}");

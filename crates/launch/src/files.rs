@@ -46,6 +46,25 @@ pub enum WriteError {
     },
 }
 
+fn system(path: &Path) -> impl FnOnce(std::io::Error) -> WriteError + use<> {
+    let path = path.to_owned();
+    move |error| WriteError::System { path, error }
+}
+
+/// Whether [`FileSet::write`] may write under `folder`. Nothing is written.
+///
+/// # Errors
+/// When the folder holds something else, or cannot be read.
+pub fn fits(folder: &Path) -> Result<(), WriteError> {
+    if folder.exists() {
+        let mut entries = fs::read_dir(folder).map_err(system(folder))?;
+        if entries.next().is_some() && !folder.join(MARK).is_file() {
+            return Err(WriteError::Foreign(folder.to_owned()));
+        }
+    }
+    Ok(())
+}
+
 impl FileSet {
     /// Adds a text.
     pub fn text(&mut self, path: impl Into<String>, text: impl Into<String>) {
@@ -73,16 +92,7 @@ impl FileSet {
     /// # Errors
     /// When the folder holds something else, or the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), WriteError> {
-        let system = |path: &Path| {
-            let path = path.to_owned();
-            move |error| WriteError::System { path, error }
-        };
-        if folder.exists() {
-            let mut entries = fs::read_dir(folder).map_err(system(folder))?;
-            if entries.next().is_some() && !folder.join(MARK).is_file() {
-                return Err(WriteError::Foreign(folder.to_owned()));
-            }
-        }
+        fits(folder)?;
         fs::create_dir_all(folder).map_err(system(folder))?;
         let mark = folder.join(MARK);
         fs::write(

@@ -1,6 +1,8 @@
 //! Launches on a scripted cluster: what the person is told, what is kept, and that nothing stays.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+#[path = "drive_kube/answers.rs"]
+mod answers;
 #[path = "drive_kube/case.rs"]
 mod case;
 #[path = "drive_kube/trouble.rs"]

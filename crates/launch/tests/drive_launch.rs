@@ -3,13 +3,16 @@
 
 #[path = "drive_launch/fake.rs"]
 mod fake;
+#[path = "drive_launch/slurm.rs"]
+mod slurm;
 
 use std::time::Duration;
 
 use expertrail_launch::bundle::outcome::Outcome;
 use expertrail_launch::drive::launch::{self, Launched, Plan};
 use expertrail_launch::drive::{DriveError, Ending};
-use fake::{Fake, Keys, Phase, Silent, rendered, rendered_with};
+use expertrail_launch::run::Target;
+use fake::{Fake, Keys, Phase, Silent, rendered, rendered_for, rendered_with};
 
 fn go(fake: &mut Fake, keys: &Keys, folder: &std::path::Path) -> Result<Launched, DriveError> {
     let run = launch::read(folder).unwrap();
@@ -116,6 +119,51 @@ fn ctrl_c_in_every_phase() {
     }
 }
 
+/// A start that fails because somebody stopped it is an interruption; one that made nothing collects and removes nothing (what there is of
+/// the run is another launch's) and leaves no results.
+#[test]
+fn between_ready_and_start() {
+    for (beaten, pressed, code, calls) in [
+        (true, true, Some(130), &["ready", "start"][..]),
+        (true, false, None, &["ready", "start"]),
+        (false, true, Some(130), &["ready", "start", "collect", "clean"]),
+        (false, false, Some(2), &["ready", "start", "collect", "clean"]),
+    ] {
+        let (_root, folder) = rendered();
+        let keys = Keys::default();
+        let press = if pressed { vec![(Phase::Start, keys.clone())] } else { Vec::new() };
+        let mut fake = Fake { fail: Some(Phase::Start), press, beaten, ..Fake::ending(Ending::Succeeded) };
+        let launched = go(&mut fake, &keys, &folder);
+        assert_eq!(fake.calls, calls, "beaten {beaten}, pressed {pressed}");
+        match (code, launched) {
+            (Some(code), Ok(launched)) => {
+                assert_eq!(launched.code, code);
+                let kind = if pressed { "interrupted" } else { "refused" };
+                assert!(beaten || written(&launched).ending.kind == kind);
+            }
+            (None, Err(error)) => assert_eq!(error.exit_code(), 2),
+            (_, other) => panic!("{other:?}"),
+        }
+        assert_eq!(folder.join("results").exists(), !beaten);
+    }
+}
+
+/// Ctrl-C comes while launch files are copied: 130, and no directory of results. What was there before stays.
+#[test]
+fn a_stop_before_the_start_leaves_earlier_results_alone() {
+    let (_root, folder) = rendered();
+    let launched = go(&mut Fake::ending(Ending::Succeeded), &Keys::default(), &folder).unwrap();
+    let keys = Keys::default();
+    let mut fake = Fake {
+        fail: Some(Phase::Start),
+        press: vec![(Phase::Start, keys.clone())],
+        beaten: true,
+        ..Fake::ending(Ending::Succeeded)
+    };
+    assert_eq!(go(&mut fake, &keys, &folder).unwrap().code, 130);
+    assert!(launched.bundle.unwrap().join("outcome.json").is_file() && !folder.join("results/2").exists());
+}
+
 #[test]
 fn a_second_ctrl_c_skips_what_is_left_and_still_removes_the_run() {
     for (first, second, calls) in [
@@ -160,6 +208,56 @@ fn a_rank_that_failed_is_no_success_whatever_the_system_says() {
         "{}",
         outcome.ending.reason
     );
+}
+
+/// Slurm kills the ranks of a step when one of them has failed: those are not the first failure, though their clocks say so.
+#[test]
+fn ranks_that_slurm_killed_with_their_step_are_not_the_first_failure() {
+    let record = |rank: u32, end: &str, seconds: f64| {
+        let text = format!(
+            r#"{{"schema":"expertrail.exit/1","rank":{rank},"host":"gpu-{rank}",{end},"seconds":{seconds},"stopped":false}}"#
+        );
+        (format!("exit/rank-{rank}.json"), text.into_bytes())
+    };
+    let (term, kill) = (r#""signal_name":"SIGTERM""#, r#""signal_name":"SIGKILL""#);
+    let one = r#""code":1"#;
+    let no_words = "job 7 on gpu-[0-2] ended with exit code 1";
+    for (target, ranks, oom, wanted) in [
+        (
+            Target::Slurm,
+            vec![record(0, term, 9.0), record(1, one, 9.2), record(2, kill, 8.9)],
+            false,
+            Some("rank 1"),
+        ),
+        // A shell around the rank says the same in its own way.
+        (
+            Target::Slurm,
+            vec![record(0, r#""code":143"#, 9.0), record(1, r#""code":7"#, 9.2)],
+            false,
+            Some("rank 1"),
+        ),
+        // Killed for memory, as Slurm says: the others followed.
+        (Target::Slurm, vec![record(0, kill, 9.0), record(1, one, 9.5)], true, Some("rank 0")),
+        // Nobody else failed: the one that was killed first is all that there is.
+        (Target::Slurm, vec![record(0, kill, 9.5), record(2, kill, 9.0)], false, Some("rank 2")),
+        // All were told to end from outside: no rank is to blame.
+        (Target::Slurm, vec![record(0, term, 9.0), record(1, term, 9.1)], false, None),
+        (Target::Mpirun, vec![record(0, kill, 9.0), record(1, one, 9.5)], false, Some("rank 0")),
+    ] {
+        let (_root, folder) = rendered_for(target);
+        let ending = Ending::Failed { reason: no_words.to_owned(), code: Some(1) };
+        let mut fake = Fake { files: ranks, ..Fake::ending(ending) };
+        if oom {
+            let line = b"slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n".to_vec();
+            fake.logs.push((format!("{}-7", launch::read(&folder).unwrap().id), line));
+        }
+        let launched = go(&mut fake, &Keys::default(), &folder).unwrap();
+        let reason = written(&launched).ending.reason;
+        match wanted {
+            Some(rank) => assert!(reason.starts_with(&format!("{no_words}; first: {rank} on ")), "{reason}"),
+            None => assert_eq!(reason, no_words),
+        }
+    }
 }
 
 /// A rank that waits in vain for another ends with 124 too: the run failed, it did not run out of time.

@@ -363,3 +363,58 @@ fn the_workers_option_hands_on_the_address() {
     assert_eq!(found("expertrail worker rank --contract nodes"), 0);
     assert_eq!(found("wrapper"), 1);
 }
+
+/// A script in a ConfigMap is judged as one in a file: on its own line, and with the nodes of the pods that mount it.
+#[test]
+fn scripts_in_config_maps_are_judged() {
+    let job = "---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: a, namespace: ep}\nspec:\n  completions: 5\n  parallelism: 5\n  completionMode: \
+               Indexed\n  backoffLimit: 0\n  template:\n    spec:\n      restartPolicy: Never\n      containers:\n        - name: ranks\n          image: \
+               example/deepep:1\n          command: [bash, /scripts/run.sh]\n          resources: {limits: {nvidia.com/gpu: 8}}\n      volumes:\n        \
+               - {name: scripts, configMap: {name: NAME}}\n";
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: scripts, namespace: ep}\ndata:\n  note.txt: |\n    NVSHMEM_REMOTE_TRANSPORT=none-such\n  \
+               run.sh: |\n    #!/bin/bash\n    export NVSHMEM_REMOTE_TRANSPORT=none-such\n    RANK=$JOB_COMPLETION_INDEX python3 \
+               /DeepEP/tests/test_internode.py --num-experts 320\n";
+    let text = format!("{map}{}", job.replace("NAME", "scripts"));
+    let report = judge("all.yaml", &text);
+    let at = |report: &Report, id: &str| of(report, id).iter().map(|one| one.line).collect::<Vec<_>>();
+    assert_eq!(at(&report, "N021"), [line(&text, "export NVSHMEM")], "{}", report.text());
+    // Five nodes, which the Job says and the script does not.
+    let menu: Vec<_> = of(&report, "N049").into_iter().filter(|one| one.what.contains("L003")).collect();
+    assert!(matches!(&menu[..], [one] if one.line == line(&text, "test_internode.py")), "{}", report.text());
+    // Another Job's script has no nodes.
+    let report = judge("all.yaml", &format!("{map}{}", job.replace("NAME", "other")));
+    assert_eq!((at(&report, "N021").len(), at(&report, "N049").len()), (1, 0), "{}", report.text());
+    // Alone it is judged as well, and a program in another language is not.
+    assert_eq!(at(&judge("map.yaml", map), "N021").len(), 1);
+    let python = map.replace("#!/bin/bash", "#!/usr/bin/env python3");
+    assert_eq!(at(&judge("map.yaml", &python), "N021").len(), 0);
+}
+
+/// Plan's rules over the shape of a launch: menus and limits of the engine, and nothing where the shape is not written out.
+#[test]
+fn limits_of_the_engine() {
+    let judged = |edits: &[(&str, &str)]| {
+        let report = judge("a.sbatch", &edited(&base("internode.sbatch"), edits));
+        of(&report, "N049").iter().map(|one| one.what.clone()).collect::<Vec<_>>().join("\n")
+    };
+    let test = "test_internode.py";
+    for (edits, rule) in [
+        // 22 nodes are beyond the menu; 1408 = 22 * 64.
+        (&[("--nodes=2", "--nodes=22"), (test, "test_internode.py --num-experts 1408")][..], "L003"),
+        // The low-latency kernels are built for certain row lengths.
+        (&[(test, "test_low_latency.py --hidden 2944")], "L031"),
+        // FP8 has a scale for each 128 elements: no engine takes another length.
+        (&[(test, "test_low_latency.py --hidden 3000")], "no multiple of 128"),
+        (&[(test, "test_intranode.py --num-processes 6 --num-experts 240")], "L001"),
+        (&[(test, "deepep_bench.py --benchmarks internode --sms 21")], "L006"),
+    ] {
+        assert!(judged(edits).contains(rule), "{rule}: {}", judged(edits));
+    }
+    for edits in [
+        &[(test, "test_low_latency.py --hidden $HIDDEN")][..],
+        &[("--nodes=2", "--nodes=$NODES"), (test, "test_internode.py --num-experts 320")],
+        &[(test, "deepep_bench.py --benchmarks internode --sms 20")],
+    ] {
+        assert_eq!(judged(edits), "");
+    }
+}

@@ -10,7 +10,7 @@ use expertrail_launch::render;
 use expertrail_launch::run::{Run, Target};
 
 use super::screen::Keyboard;
-use super::{LaunchArgs, Rendered, confirmed, start, summary};
+use super::{LaunchArgs, Rendered, confirmed, laid, start, summary};
 use crate::node::{Stop, print, write_output};
 use crate::render::{Described, write};
 
@@ -42,8 +42,8 @@ pub(super) fn main(args: &LaunchArgs) -> Result<u8, Stop> {
         Some(output) => output.clone(),
         None => PathBuf::from(format!("ab-{}", a.described.run(target)?.id)),
     };
-    let first = rendered(&a, target, &root)?;
-    let second = rendered(&b, target, &root)?;
+    let first = rendered(args, &a, target, &root)?;
+    let second = rendered(args, &b, target, &root)?;
     if first.run.id == second.run.id {
         return Err(Stop::usage(format!(
             "A and B would have one name, {}: give them different names",
@@ -79,11 +79,9 @@ pub(super) fn main(args: &LaunchArgs) -> Result<u8, Stop> {
     finish(&comparison, &root, &clean)
 }
 
-fn rendered(given: &Given<'_>, target: Target, root: &Path) -> Result<Rendered, Stop> {
+fn rendered(args: &LaunchArgs, given: &Given<'_>, target: Target, root: &Path) -> Result<Rendered, Stop> {
     let (run, files) = given.described.files(target)?;
-    let folder = root.join(given.name.to_lowercase());
-    write(&run, &files, &folder)?;
-    Ok(Rendered { run, folder })
+    laid(args, run, &files, root.join(given.name.to_lowercase()))
 }
 
 /// B again, on the nodes of A.
@@ -99,7 +97,7 @@ fn pinned(given: &Given<'_>, b: Rendered, a: &Launched) -> Result<Rendered, Stop
     let mut files = render::run(&run)?;
     files.text("run.toml", given.described.text.clone());
     write(&run, &files, &b.folder)?;
-    Ok(Rendered { run, folder: b.folder })
+    Ok(Rendered { run, folder: b.folder, draft: None })
 }
 
 fn side(given: &Given<'_>, rendered: &Rendered, launched: &Launched) -> Side {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::answer;
 use super::kubectl::{Kubectl, KubectlError, Output};
 
 /// What kind of refusal it was.
@@ -27,6 +28,10 @@ pub enum Kind {
     NotFound,
     /// The server has no such kind of object.
     NoSuchKind,
+    /// The server does not take an object: it is not valid, or a rule of admission says no.
+    Rejected,
+    /// A quota is used up.
+    Quota,
     /// The answer is not what it should be.
     Garbage,
     /// Anything else that kubectl says.
@@ -143,28 +148,35 @@ impl<'a> Client<'a> {
     /// Standard output of a call that succeeds. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
-    /// When it does not succeed.
+    /// When it does not succeed; for a `get` with `-o name`, when it answers anything but names of what was asked for.
     pub fn text(&self, args: &[&str]) -> Look<String> {
         let output = self.raw(args)?;
-        if output.code == Some(0) {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        if output.code != Some(0) {
+            return Err(understand(&output));
         }
-        Err(understand(&output))
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match answer::names_objection(args, &text) {
+            Some(why) => Err(Refusal::new(Kind::Garbage, answer::message(args, &why, &output.stdout))),
+            None => Ok(text),
+        }
     }
 
     /// As [`Client::text`], as JSON.
     ///
     /// # Errors
-    /// When it does not succeed or answers something else.
+    /// When it does not succeed or answers something else: no JSON, or an object of another kind or name than was asked for.
     pub fn json(&self, args: &[&str]) -> Look<Value> {
         let output = self.raw(args)?;
         if output.code != Some(0) {
             return Err(understand(&output));
         }
-        serde_json::from_slice(&output.stdout).map_err(|error| {
-            let what = args.iter().take(3).copied().collect::<Vec<_>>().join(" ");
-            Refusal::new(Kind::Garbage, format!("the answer to `kubectl {what}` is no JSON: {error}"))
-        })
+        let garbage = |why: &str| Refusal::new(Kind::Garbage, answer::message(args, why, &output.stdout));
+        let value = serde_json::from_slice(&output.stdout)
+            .map_err(|error| garbage(&format!("it is no JSON ({error})")))?;
+        match answer::objection(args, &value) {
+            Some(why) => Err(garbage(&why)),
+            None => Ok(value),
+        }
     }
 
     /// The objects of a list, each taken apart by `read`; one that is not understood is left out.
@@ -227,12 +239,31 @@ fn answered(result: Result<Output, KubectlError>) -> Look<Output> {
     })
 }
 
+/// What kubectl and servers say of an object that they do not take.
+const REJECTED: [&str; 10] = [
+    " is invalid:",
+    "(Invalid)",
+    "(BadRequest)",
+    "unknown field ",
+    "error validating ",
+    "error parsing ",
+    "error converting YAML to JSON",
+    "strict decoding error",
+    "denied the request",
+    "Object 'Kind' is missing",
+];
+
 /// What kubectl means by an error.
 pub fn understand(output: &Output) -> Refusal {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let has = |parts: &[&str]| parts.iter().any(|part| stderr.contains(part));
     let kind = if has(&["does not exist", "context was not found"]) && has(&["context"]) {
         Kind::NoContext
+    } else if has(&["exceeded quota:"]) {
+        // The server calls both of these forbidden too, and no right would change them.
+        Kind::Quota
+    } else if has(&REJECTED) {
+        Kind::Rejected
     } else if has(&["(Forbidden)", "is forbidden:", "Forbidden"]) {
         Kind::Forbidden
     } else if has(&["(NotFound)"]) {
@@ -346,6 +377,33 @@ mod tests {
                 Kind::Other,
             ),
             ("", Kind::Other),
+            (
+                "The Job \"x\" is invalid: spec.template: Invalid value: core.PodTemplateSpec{}: field is immutable\n",
+                Kind::Rejected,
+            ),
+            (
+                "Error from server (BadRequest): error when creating \"STDIN\": Job in version \"v1\" cannot be handled as a Job: strict decoding \
+                 error: unknown field \"spec.complections\"\n",
+                Kind::Rejected,
+            ),
+            (
+                "error: error validating \"STDIN\": error validating data: ValidationError(Job.spec): unknown field \"x\"\n",
+                Kind::Rejected,
+            ),
+            (
+                "Error from server (Forbidden): error when creating \"STDIN\": admission webhook \"validate.kyverno.svc-fail\" denied the request: \
+                 resource Job/ep/x was blocked\n",
+                Kind::Rejected,
+            ),
+            (
+                "Error from server (Forbidden): error when creating \"STDIN\": jobs.batch \"x\" is forbidden: exceeded quota: bench-quota, requested: \
+                 count/jobs.batch=1, used: count/jobs.batch=4, limited: count/jobs.batch=4\n",
+                Kind::Quota,
+            ),
+            (
+                "Error from server (InternalError): Internal error occurred: failed calling webhook \"x\"\n",
+                Kind::Other,
+            ),
         ];
         for (text, kind) in cases {
             assert_eq!(error(text).kind, kind, "{text}");

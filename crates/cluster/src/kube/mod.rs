@@ -8,6 +8,7 @@
 //! API server that the tests make (`tests/kube_server.rs`); `exec` has been seen by the stand-ins only.
 
 mod access;
+mod answer;
 mod capacity;
 pub mod client;
 mod gather;

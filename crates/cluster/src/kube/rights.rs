@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::client::{Client, Look, understand};
+use super::answer::message;
+use super::client::{Client, Kind, Look, Refusal, understand};
 
 /// A verb on a kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,10 @@ impl Right {
         match String::from_utf8_lossy(&output.stdout).split_whitespace().next() {
             Some("yes") => Ok(true),
             Some("no") => Ok(false),
+            Some(_) => Err(Refusal {
+                kind: Kind::Garbage,
+                message: message(&args, "it is neither yes nor no", &output.stdout),
+            }),
             _ => Err(understand(&output)),
         }
     }

@@ -297,10 +297,12 @@ impl Fake {
             }
             ["get", "daemonsets", ..] => said(world.list("daemonsets").to_string()),
             ["get", "deployments", ..] => said(world.list("deployments").to_string()),
-            ["get", "customresourcedefinitions", ..] => said(
+            ["get", "customresourcedefinitions", wanted @ ..] => said(
                 world
                     .definitions
                     .iter()
+                    // Of those that are there only the ones that are asked for, as kubectl does.
+                    .filter(|name| wanted.contains(*name))
                     .map(|name| format!("customresourcedefinition.apiextensions.k8s.io/{name}\n"))
                     .collect::<Vec<_>>()
                     .concat(),

@@ -34,7 +34,7 @@ for host in $hosts; do
         waited=$(($(date +%s) - begin))
         if [ "$waited" -ge "$most" ]; then
             echo "launcher: $host does not answer by ssh after $waited s ($answered of $nodes nodes do). Last words: $last. Look at its pod:" \
-                "kubectl describe pod ${host%%.*}" >&2
+                "$kubectl describe pod ${host%%.*}" >&2
             exit 3
         fi
         if [ -z "$said" ] || [ $((waited - said)) -ge 30 ]; then

@@ -20,8 +20,11 @@ use secrets::Secrets;
 /// Rendered files above this are no launch files.
 const RENDERED_LIMIT: u64 = 4 << 20;
 
+/// The folder of a rendered directory under which results are numbered.
+const RESULTS: &str = "results";
+
 /// Folders of a rendered directory that runs fill, and that are no launch files.
-const FILLED: [&str; 5] = ["results", "logs", "out", "exit", "__pycache__"];
+const FILLED: [&str; 5] = [RESULTS, "logs", "out", "exit", "__pycache__"];
 
 /// The directory while it is filled.
 #[derive(Debug)]
@@ -41,7 +44,7 @@ impl Bundle {
     pub fn create(run: &Run, from: &Path, wanted: Option<&Path>) -> Result<Self, DriveError> {
         let folder = match wanted {
             Some(folder) => given(folder)?,
-            None => numbered(&from.join("results"))?,
+            None => numbered(&from.join(RESULTS))?,
         };
         let mut bundle =
             Self { folder, secrets: Secrets::of(run), missing: Vec::new(), files: BTreeMap::new() };
@@ -52,6 +55,29 @@ impl Bundle {
     /// The directory.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Removes it again, where nothing was started that it could be of: the files that were written into it and the folders that are empty
+    /// then, up to `results` of the rendered directory.
+    pub fn discard(self) {
+        for name in self.files.keys() {
+            let _ = fs::remove_file(self.folder.join(name));
+        }
+        let mut folders: Vec<PathBuf> = self
+            .files
+            .keys()
+            .flat_map(|name| Path::new(name).ancestors().skip(1))
+            .map(|above| self.folder.join(above))
+            .collect();
+        // The deepest first; `remove_dir` takes nothing that still holds something.
+        folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+        for folder in folders {
+            let _ = fs::remove_dir(folder);
+        }
+        let _ = fs::remove_dir(&self.folder);
+        if let Some(results) = self.folder.parent().filter(|parent| parent.ends_with(RESULTS)) {
+            let _ = fs::remove_dir(results);
+        }
     }
 
     /// What could not be had.

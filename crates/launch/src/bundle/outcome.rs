@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Bundle;
 use super::analyse::Analysis;
 use crate::drive::Ending;
-use crate::run::Run;
+use crate::run::{Run, Target};
 
 /// The name of the document's version.
 pub const SCHEMA: &str = "expertrail.outcome/1";
@@ -329,8 +329,45 @@ pub fn ranks(bundle: &Bundle) -> Vec<RankEnd> {
     ranks
 }
 
+impl RankEnd {
+    /// Whether it was killed by the signal of that name and number, as the system or a shell around the rank says it.
+    fn killed_by(&self, name: &str, number: i64) -> bool {
+        self.code == Some(128 + number) || self.code.is_none() && self.signal_name.as_deref() == Some(name)
+    }
+}
+
+/// Whether the system says that a rank of the run was killed for memory. Slurm's words; they stand in its own log and in its accounting.
+fn out_of_memory(run: &Run, bundle: &Bundle) -> bool {
+    const WORDS: [&str; 3] = ["oom_kill", "oom-kill", "OUT_OF_MEMORY"];
+    let (log, end) = (format!("logs/{}", run.id), ["state/sacct.txt", "state/scontrol-job.txt"]);
+    let from = |file: &&Kept| file.path.starts_with(&log) || end.contains(&file.path.as_str());
+    let says = |file: &Kept| {
+        let text = bundle.read(&file.path).unwrap_or_default();
+        WORDS.iter().any(|word| text.windows(word.len()).any(|part| part == word.as_bytes()))
+    };
+    bundle.files().filter(from).any(says)
+}
+
+/// The first rank of `run` that failed by itself. On Slurm the end of one task ends its step: the other ranks get SIGTERM and SIGKILL from
+/// outside, with nobody's word for it, and their clocks, which begin with each rank, may say that they were first.
+pub fn first_of(run: &Run, bundle: &Bundle) -> Option<(String, Option<i32>)> {
+    let ranks = ranks(bundle);
+    if run.target != Target::Slurm {
+        return first_failure(&ranks);
+    }
+    let terminated = |rank: &RankEnd| rank.killed_by("SIGTERM", 15);
+    let killed = |rank: &RankEnd| rank.killed_by("SIGKILL", 9);
+    let by_itself = |rank: &RankEnd| rank.code != Some(0) && !rank.stopped && !terminated(rank);
+    // Of ranks that were killed one may be the first, for memory; where others ended by themselves only Slurm's word decides for it.
+    let others = ranks.iter().any(|rank| by_itself(rank) && !killed(rank));
+    let step = others && !out_of_memory(run, bundle);
+    let own: Vec<RankEnd> =
+        ranks.into_iter().filter(|rank| by_itself(rank) && !(step && killed(rank))).collect();
+    first_failure(&own)
+}
+
 /// The first rank that failed by itself, in words: `rank 9 on gpu-2 ended with exit code 1 after 204.5 s`; with its code.
-pub fn first_failure(ranks: &[RankEnd]) -> Option<(String, Option<i32>)> {
+fn first_failure(ranks: &[RankEnd]) -> Option<(String, Option<i32>)> {
     let failed = |rank: &&RankEnd| rank.code != Some(0) && !rank.stopped;
     let first = ranks.iter().filter(failed).min_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
     let how = match (first.code, &first.signal_name) {

@@ -98,21 +98,31 @@ pub fn run(
     let mut seen = Seen { show, begun: Instant::now(), events: Vec::new() };
     system.ready(&mut seen)?;
     if stop.cancelled() {
-        seen.show(Event::Step("stopped before anything was started".to_owned()));
-        let outcome = Outcome { run: plan.run.id.clone(), exit_code: INTERRUPTED, ..Outcome::default() };
-        return Ok(Launched { code: INTERRUPTED, bundle: None, outcome, analysis: Analysis::default() });
+        return Ok(stopped(plan, &mut seen));
     }
     let mut bundle = Bundle::create(plan.run, plan.folder, plan.bundle)?;
+    // Copying launch files takes a while where the disk is slow.
+    if stop.cancelled() {
+        bundle.discard();
+        return Ok(stopped(plan, &mut seen));
+    }
     let started = SystemTime::now();
     let until = Instant::now() + plan.timeout.min(LONGEST);
-    let mut end = go(system, &mut seen, stop, until);
+    let mut end = match system.start(&mut seen) {
+        Ok(()) => watch(system, &mut seen, stop, until),
+        Err(error) if system.untouched() => {
+            bundle.discard();
+            return if stop.cancelled() { Ok(stopped(plan, &mut seen)) } else { Err(error) };
+        }
+        Err(error) => not_started(&error, &mut seen, stop),
+    };
     let hosts = system.nodes();
     collect(system, &mut bundle, &mut seen, stop);
     let cleaned = clean(system, plan, &mut seen);
     if cleaned == Some(true) && !stop.hurried() {
         system.tidy(&mut seen);
     }
-    records(&bundle, &mut end);
+    records(plan.run, &bundle, &mut end);
     let mut launch = Finish { plan, started, hosts, cleaned, end };
     Ok(launch.finish(bundle, seen, stop))
 }
@@ -124,21 +134,37 @@ struct Ended {
     code: Option<u8>,
 }
 
-/// Starts and watches.
-fn go(system: &mut dyn System, seen: &mut Seen<'_>, stop: &dyn Stop, until: Instant) -> Ended {
-    let failed = |kind: &str, error: &DriveError| Ended {
-        end: End { kind: kind.to_owned(), reason: error.to_string(), code: None },
-        code: Some(error.exit_code()),
-    };
-    if let Err(error) = system.start(seen) {
-        seen.show(Event::Warning(error.to_string()));
-        return failed("refused", &error);
+/// What is handed back where a stop came before anything was started.
+fn stopped(plan: &Plan<'_>, seen: &mut Seen<'_>) -> Launched {
+    seen.show(Event::Step("stopped before anything was started".to_owned()));
+    let outcome = Outcome { run: plan.run.id.clone(), exit_code: INTERRUPTED, ..Outcome::default() };
+    Launched { code: INTERRUPTED, bundle: None, outcome, analysis: Analysis::default() }
+}
+
+/// A start that failed half-way: a stop that came meanwhile is the cause, whatever the system says of it.
+fn not_started(error: &DriveError, seen: &mut Seen<'_>, stop: &dyn Stop) -> Ended {
+    seen.show(Event::Warning(error.to_string()));
+    if stop.cancelled() {
+        let end = End::of(&Ending::Interrupted);
+        let reason = format!("{} while it was started: {error}", end.reason);
+        return Ended { end: End { reason, ..end }, code: Some(INTERRUPTED) };
     }
+    Ended {
+        end: End { kind: "refused".to_owned(), reason: error.to_string(), code: None },
+        code: Some(error.exit_code()),
+    }
+}
+
+/// Watches what was started.
+fn watch(system: &mut dyn System, seen: &mut Seen<'_>, stop: &dyn Stop, until: Instant) -> Ended {
     let ending = match system.watch(seen, stop, until) {
         Ok(ending) => ending,
         Err(error) => {
             seen.show(Event::Warning(error.to_string()));
-            return failed("lost", &error);
+            return Ended {
+                end: End { kind: "lost".to_owned(), reason: error.to_string(), code: None },
+                code: Some(error.exit_code()),
+            };
         }
     };
     let code = match &ending {
@@ -184,8 +210,8 @@ fn clean(system: &mut dyn System, plan: &Plan<'_>, seen: &mut Seen<'_>) -> Optio
 }
 
 /// Holds the ending against the ranks' own records: a rank that failed is no success, whatever the system says.
-fn records(bundle: &Bundle, ended: &mut Ended) {
-    let Some((words, code)) = outcome::first_failure(&outcome::ranks(bundle)) else { return };
+fn records(run: &Run, bundle: &Bundle, ended: &mut Ended) {
+    let Some((words, code)) = outcome::first_of(run, bundle) else { return };
     let end = &mut ended.end;
     match end.kind.as_str() {
         "succeeded" => {

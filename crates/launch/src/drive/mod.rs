@@ -70,6 +70,9 @@ pub enum DriveError {
     /// The request itself: another context, a namespace of the system, a run of that name that exists: exit code 2.
     #[error("{0}")]
     Refused(String),
+    /// The system has no room for it by a rule of its own, as a quota: exit code 1.
+    #[error("{0}")]
+    Full(String),
     /// The system answered something that cannot be used: exit code 4.
     #[error("{0}")]
     System(String),
@@ -88,6 +91,7 @@ impl DriveError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,
+            Self::Full(_) => 1,
             Self::NoProgram(_) | Self::Access(_) | Self::System(_) | Self::File { .. } => 4,
         }
     }
@@ -141,11 +145,16 @@ pub trait System {
     /// # Errors
     /// When it may not or cannot; the message has the remedy (a minimal Role, `expertrail clean RUN`).
     fn ready(&mut self, show: &mut dyn Show) -> Result<(), DriveError>;
-    /// Starts it. After an error, [`System::clean`] is called.
+    /// Starts it. After an error, [`System::clean`] is called, unless it is [`System::untouched`].
     ///
     /// # Errors
     /// When the system refuses.
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError>;
+    /// After a start that failed: whether it made nothing, as where another launch of the run came first. Whatever there is of the run is
+    /// then another's, and is neither collected nor removed.
+    fn untouched(&self) -> bool {
+        false
+    }
     /// Watches until the end, `until`, or a stop.
     ///
     /// # Errors

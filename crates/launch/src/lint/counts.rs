@@ -83,7 +83,7 @@ fn gpus(unit: &Unit<'_>, sink: &mut Sink<'_>) {
 }
 
 /// GPUs of a node, from wherever.
-fn per_node(unit: &Unit<'_>) -> Option<u64> {
+pub(crate) fn per_node(unit: &Unit<'_>) -> Option<u64> {
     let torchrun = || {
         unit.torchruns()
             .find_map(|(_, command)| number(&command.option(&["--nproc_per_node", "--nproc-per-node"])?.text))
@@ -93,7 +93,7 @@ fn per_node(unit: &Unit<'_>) -> Option<u64> {
 }
 
 /// Nodes, from wherever.
-fn node_count(unit: &Unit<'_>) -> Option<u64> {
+pub(crate) fn node_count(unit: &Unit<'_>) -> Option<u64> {
     let option = || unit.torchruns().find_map(|(_, command)| number(&command.option(&["--nnodes"])?.text));
     let variables = || ["NUM_NODES", "NNODES"].into_iter().find_map(|name| variable(unit, name));
     let nodes = unit.nodes.as_ref().map(|nodes| nodes.count);

@@ -5,8 +5,10 @@
 
 mod counts;
 mod driver;
+mod embedded;
 mod finding;
 mod job;
+mod limits;
 mod lists;
 mod names;
 mod nodes;
@@ -161,6 +163,8 @@ pub fn lint(inputs: &[Input], options: &Options) -> Result<Report, LintError> {
         }
         files.push(FileRead { name: inputs[file].name.clone(), kinds });
     }
+    let embedded = embedded::units(&objects, &units);
+    units.extend(embedded);
     if let Some(unit) = units.iter().find(|unit| unit.crowded()) {
         return Err(LintError::Crowded(inputs[unit.file].name.clone()));
     }
@@ -178,6 +182,7 @@ pub fn lint(inputs: &[Input], options: &Options) -> Result<Report, LintError> {
         lists::check(unit, &nodes, &mut sink);
         transport::check(unit, &mut sink);
         counts::check(unit, &mut sink);
+        limits::check(unit, nodes.profile.as_ref(), &mut sink);
         job::check(unit, &nodes, &mut sink);
         pod::check(unit, &nodes, &mut sink);
         service::check(unit, &objects, &mut sink);

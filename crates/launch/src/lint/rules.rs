@@ -106,6 +106,8 @@ rules! {
         "torchrun takes its own option; a program that reads MASTER_PORT before torchrun sets it meets nobody.", TORCH;
     "N048" Fail "experts that do not divide by ranks",
         "DeepEP asserts that experts divide evenly: `num_experts % num_ranks == 0`. The default of the low-latency test, 288, does not at 64 ranks.", TESTS;
+    "N049" Fail "a shape that DeepEP refuses",
+        "DeepEP is built for certain numbers of nodes, ranks, SMs and sizes, and asserts them: the benchmark ends at its first call, after all nodes have met.", "DeepEP 567632d, by the rules of `expertrail plan`";
     "N060" Fail "an index without completionMode Indexed",
         "Pods have no index: the variable is empty, or the pod is not created.", KUBE;
     "N061" Note "the index read from a label",

@@ -169,6 +169,11 @@ fn program(unit: &mut Unit<'_>, text: &str, line: usize) {
 
 /// A batch script or plain shell.
 pub(crate) fn unit<'a>(file: usize, text: &str) -> Unit<'a> {
+    unit_at(file, text, 1)
+}
+
+/// The same for a script whose first line has number `first` in the file.
+pub(crate) fn unit_at<'a>(file: usize, text: &str, first: usize) -> Unit<'a> {
     let batch = text.lines().any(|line| line.starts_with("#SBATCH"));
     let mut unit = empty(if batch { Kind::Batch } else { Kind::Shell }, file);
     if batch {
@@ -177,11 +182,11 @@ pub(crate) fn unit<'a>(file: usize, text: &str) -> Unit<'a> {
             // A comment may follow the options.
             let rest = rest.split(" #").next().unwrap_or_default();
             for word in rest.split_whitespace() {
-                unit.directives.push(Word { text: word.to_owned(), line: index + 1 });
+                unit.directives.push(Word { text: word.to_owned(), line: index + first });
             }
         }
     }
-    add(&mut unit, text, 1);
+    add(&mut unit, text, first);
     if batch {
         unit.nodes = directive(&unit, &["--nodes", "-N"], "#SBATCH --nodes");
         let gpus = ["--gpus-per-node", "--gres"];

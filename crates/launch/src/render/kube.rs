@@ -6,6 +6,8 @@ mod prepull;
 pub(super) use binary::{binary, copy_lines};
 pub(super) use prepull::prepull;
 
+use expertrail_cluster::kube::client::quoted;
+
 use super::RenderError;
 use crate::doc::Node;
 pub(super) use crate::engine::Place;
@@ -408,9 +410,30 @@ pub(super) fn files_volume(run: &Run) -> Volume {
     )
 }
 
+/// `kubectl` as it is typed for this run: with the context that the run is for, where it names one.
+pub(super) fn kubectl(run: &Run) -> String {
+    match &run.kubernetes.context {
+        Some(context) => format!("kubectl --context {}", quoted(context)),
+        None => "kubectl".to_owned(),
+    }
+}
+
+/// The command that starts the run in one.
+pub(super) fn launch_line(run: &Run) -> String {
+    let context = run.kubernetes.context.as_deref().map_or_else(|| "CONTEXT".to_owned(), quoted);
+    format!("expertrail launch DIRECTORY --context {context}")
+}
+
 /// The command that removes the run's objects of `kinds`, and nothing else.
 pub(super) fn delete_line(run: &Run, kinds: &str) -> String {
-    format!("kubectl -n {} delete {kinds} -l expertrail.dev/run={}", run.kubernetes.namespace, run.id)
+    let kubectl = kubectl(run);
+    format!("{kubectl} -n {} delete {kinds} -l expertrail.dev/run={}", run.kubernetes.namespace, run.id)
+}
+
+/// The same above a manifest, a line each: whoever reads only that must see them, too.
+pub(super) fn head_notes(run: &Run) -> String {
+    let line = |note: &String| format!("\nNote: {}", super::script::printable(note));
+    run.notes.iter().map(line).collect()
 }
 
 /// What the run's resolution has to say, for a README.

@@ -120,6 +120,7 @@ pub(super) fn head(run: &Run, shell: &str, use_it: &[&str]) -> String {
         "Written by `expertrail render {}`: change run.toml and render again rather than this file.",
         run.target.name()
     ));
+    lines.extend(run.notes.iter().map(|note| format!("Note: {note}")));
     // Functions are called by `step` and `trap`, values with commas are words of arrays, what follows `&&` and `||` is meant so, a `$`
     // in quotes is for another shell or for none, and not every run uses every directory.
     format!(

@@ -7,7 +7,7 @@ use expertrail_cluster::plan::{
 
 use super::{Run, RunError};
 use crate::platform::Fabric;
-use crate::spec::{Benchmark, DeepepDriver, Engine, Spec};
+use crate::spec::{Benchmark, DeepepDriver, Engine, Spec, Workload};
 
 /// Rules about `DeepEP`'s own test of several nodes, which other programs do not have.
 const OF_THE_TEST: &str = "L016";
@@ -35,18 +35,44 @@ fn usual(driver: DeepepDriver, one: Benchmark) -> Sizes {
     }
 }
 
+/// What of a benchmark its limits depend on.
+pub(crate) struct Shape {
+    /// Whose benchmark.
+    pub(crate) driver: DeepepDriver,
+    /// Which.
+    pub(crate) one: Benchmark,
+    /// Nodes of the launch.
+    pub(crate) nodes: u32,
+    /// GPUs of each.
+    pub(crate) gpus: u32,
+    /// Only the kind of NIC and the SMs of the GPU count.
+    pub(crate) links: Links,
+    /// Sizes, as far as they are given.
+    pub(crate) workload: Workload,
+    /// `NVSHMEM_QP_DEPTH`, where it is set.
+    pub(crate) qp_depth: Option<usize>,
+}
+
+/// What the engine says of a shape, the worst first.
+///
+/// # Errors
+/// Where the sizes fit no engine at all.
+pub(crate) fn lints(shape: &Shape) -> Result<Vec<Lint>, plan::PlanError> {
+    let mut lints = plan::lints(&request(shape))?;
+    lints.retain(|lint| !(shape.driver == DeepepDriver::Own && lint.id == OF_THE_TEST));
+    Ok(lints)
+}
+
 /// Refuses what `DeepEP` V1 refuses, and notes what it warns of.
 pub(super) fn check(run: &mut Run, spec: &Spec) -> Result<(), RunError> {
     if run.engine != Engine::Deepep {
         return Ok(());
     }
     for one in run.benchmarks.clone() {
-        let request = request(run, spec, one);
-        divisible(&request, one)?;
-        let lints = plan::lints(&request)
+        let shape = shape(run, spec, one);
+        divisible(&request(&shape), one)?;
+        let lints = lints(&shape)
             .map_err(|error| RunError::Conflict(format!("benchmark `{}` of DeepEP: {error}", one.name())))?;
-        let own = spec.deepep.driver == DeepepDriver::Own;
-        let lints: Vec<Lint> = lints.into_iter().filter(|lint| !(own && lint.id == OF_THE_TEST)).collect();
         let of = |level: Level| lints.iter().filter(move |lint| lint.level == level).map(words);
         let refused: Vec<String> = of(Level::Refuse).collect();
         if !refused.is_empty() {
@@ -79,18 +105,31 @@ fn divisible(request: &Request, one: Benchmark) -> Result<(), RunError> {
     )))
 }
 
-/// The plan of a benchmark of `run`.
-fn request(run: &Run, spec: &Spec, one: Benchmark) -> Request {
-    let driver = spec.deepep.driver;
+/// A benchmark of `run`.
+fn shape(run: &Run, spec: &Spec, one: Benchmark) -> Shape {
+    Shape {
+        driver: spec.deepep.driver,
+        one,
+        nodes: run.nodes,
+        gpus: run.gpus_per_node,
+        links: links(run),
+        workload: spec.workload.clone(),
+        qp_depth: spec.env.get("NVSHMEM_QP_DEPTH").and_then(|depth| depth.parse().ok()),
+    }
+}
+
+/// The plan of a benchmark.
+fn request(shape: &Shape) -> Request {
+    let &Shape { driver, one, .. } = shape;
     let usual = usual(driver, one);
     let number = |given: Option<u32>, usual: u32| given.unwrap_or(usual) as usize;
-    let workload = &spec.workload;
-    let nodes = if one == Benchmark::Intranode { 1 } else { run.nodes };
+    let workload = &shape.workload;
+    let nodes = if one == Benchmark::Intranode { 1 } else { shape.nodes };
     let low_latency = one == Benchmark::LowLatency;
     Request {
         nodes: nodes as usize,
-        gpus_per_node: run.gpus_per_node as usize,
-        links: links(run),
+        gpus_per_node: shape.gpus as usize,
+        links: shape.links.clone(),
         tokens: number(workload.tokens, usual.tokens),
         hidden: number(workload.hidden, usual.hidden),
         top_k: number(workload.top_k, usual.top_k),
@@ -104,7 +143,7 @@ fn request(run: &Run, spec: &Spec, one: Benchmark) -> Request {
         mode: if low_latency { Mode::Ll } else { Mode::Ht },
         fp8: low_latency,
         engine: Planned::DeepepV1,
-        settings: settings(run, spec, (one, usual)),
+        settings: settings(shape, usual),
         ..Request::default()
     }
 }
@@ -120,18 +159,18 @@ fn links(run: &Run) -> Links {
     links
 }
 
-fn settings(run: &Run, spec: &Spec, (one, usual): (Benchmark, Sizes)) -> Settings {
-    let own = spec.deepep.driver == DeepepDriver::Own;
+fn settings(shape: &Shape, usual: Sizes) -> Settings {
+    let one = shape.one;
+    let own = shape.driver == DeepepDriver::Own;
     // DeepEP's tests have no option for it.
-    let sms = if own { spec.workload.sms.or(usual.sms) } else { usual.sms };
+    let sms = if own { shape.workload.sms.or(usual.sms) } else { usual.sms };
     let sms = sms.filter(|_| one != Benchmark::LowLatency).map(|sms| sms as usize);
-    let depth = spec.env.get("NVSHMEM_QP_DEPTH").and_then(|depth| depth.parse().ok());
-    let across = one == Benchmark::Internode && run.nodes > 1;
+    let across = one == Benchmark::Internode && shape.nodes > 1;
     let low_latency = one == Benchmark::LowLatency;
     Settings {
         sms,
         qps: across.then_some(24),
-        qp_depth: depth.filter(|_| low_latency),
+        qp_depth: shape.qp_depth.filter(|_| low_latency),
         // DeepEP's tests: int(2e9) and int(1e9).
         nvl_bytes: (!own && !low_latency).then_some(2_000_000_000),
         rdma_bytes: (!own && across).then_some(1_000_000_000),

@@ -1,7 +1,7 @@
 //! A run with every value decided and the reason of each: what all launch files are made of.
 
 mod error;
-mod limits;
+pub(crate) mod limits;
 mod place;
 mod settings;
 mod sound;

@@ -101,6 +101,7 @@ pub(super) fn fill(run: &mut Run, spec: &Spec) -> Result<(), RunError> {
         Engine::Deepep => match spec.deepep.driver {
             DeepepDriver::Own => vec![own(run, &spec.workload)],
             DeepepDriver::UpstreamTests => {
+                run.notes.extend(unused_by_tests(&spec.workload));
                 run.benchmarks.clone().into_iter().map(|one| upstream(run, spec, one)).collect()
             }
         },
@@ -179,6 +180,22 @@ fn own(run: &Run, workload: &Workload) -> Step {
         collect: words(["{out}/result-deepep.json"]),
         pinned: run.nodes > 1 && run.fabric != Fabric::Efa,
     }
+}
+
+/// What the description asks for and `DeepEP`'s own tests have no option for: their figures are not of those settings.
+fn unused_by_tests(workload: &Workload) -> Option<String> {
+    let given: Vec<String> = [("sms", workload.sms), ("warmup", workload.warmup), ("iters", workload.iters)]
+        .into_iter()
+        .filter_map(|(key, value)| Some(format!("workload.{key} = {}", value?)))
+        .collect();
+    (!given.is_empty()).then(|| {
+        format!(
+            "{} {} no effect: DeepEP's own tests have no option for it and use numbers of their own. deepep.driver = \"own\" runs the benchmark \
+             that takes them",
+            given.join(", "),
+            if given.len() == 1 { "has" } else { "have" }
+        )
+    })
 }
 
 fn upstream(run: &Run, spec: &Spec, one: Benchmark) -> Step {

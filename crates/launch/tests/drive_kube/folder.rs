@@ -18,7 +18,9 @@ impl Folder {
         let list = |pods: &[Value], conditions: Value| {
             let mut items = pods.to_vec();
             items.push(job(conditions));
-            json!({ "items": items }).to_string()
+            // One a line, so that the program can give those of one kind.
+            let items: Vec<String> = items.iter().map(Value::to_string).collect();
+            format!("{{\"items\": [\n{}\n]}}\n", items.join("\n,\n"))
         };
         folder.write("running.json", &list(running, json!([])));
         folder.write("complete.json", &list(complete, json!([{"type": "Complete", "status": "True"}])));

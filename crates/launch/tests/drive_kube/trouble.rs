@@ -1,11 +1,12 @@
 //! What goes wrong before and while a run runs, and what the person is told of it.
 
 use expertrail_cluster::kube::KubectlError;
-use expertrail_launch::drive::Ending;
+use expertrail_launch::drive::kube::KubeSystem;
+use expertrail_launch::drive::{DriveError, Ending, System};
 use serde_json::json;
 
 use crate::case::{Case, has};
-use crate::world::{Main, Moment, World, pod, refused, stamp};
+use crate::world::{Main, Moment, Shown, World, pod, refused, stamp};
 use crate::{NAMESPACE, RUN, both, logs, name, well};
 
 #[test]
@@ -324,4 +325,20 @@ fn credentials_that_have_expired() {
         &["expertrail clean bringup-abc123 --context test-context --namespace expertrail", "delete jobs"],
     );
     has(&launched.bundle.logs[&name(0)], &["starting ranks"]);
+}
+
+/// Another launch of the same run made its objects after this one had looked: they are its, and are neither collected nor removed.
+#[test]
+fn a_launch_that_was_beaten_to_the_start_leaves_the_other_alone() {
+    let case = Case::new("[kubernetes]\nbinary = \"image\"\n");
+    let world = World::new(RUN, NAMESPACE, well);
+    let mut shown = Shown::default();
+    let mut system = KubeSystem::new(&world, &world.time, &case.run, case.folder.path(), case.options());
+    system.ready(&mut shown).unwrap();
+    assert!(!system.untouched());
+    world.put(&json!({"kind": "Job", "metadata": {"name": RUN, "labels": {"expertrail.dev/run": RUN}}}));
+    let error = system.start(&mut shown).unwrap_err();
+    assert!(matches!(&error, DriveError::Refused(text) if text.contains("clean")), "{error}");
+    assert!(system.untouched());
+    assert!(!world.calls().iter().any(|call| call.starts_with("apply") || call.starts_with("delete")));
 }

@@ -222,6 +222,7 @@ impl World {
                 }
             }
             ["get", "namespace", name, ..] => match inner.objects.get(&format!("namespace/{name}")) {
+                Some(_) if args.contains(&"name") => ok(format!("namespace/{name}\n")),
                 Some((value, _)) => ok(value.to_string()),
                 None => refused(&format!("Error from server (NotFound): namespaces \"{name}\" not found")),
             },
@@ -233,7 +234,7 @@ impl World {
                 };
                 ok(json!({"items": moment.events.iter().map(event).collect::<Vec<_>>()}).to_string())
             }
-            ["get", "secret" | "customresourcedefinitions", ..] => ok("there\n"),
+            ["get", kind @ ("secret" | "customresourcedefinitions"), name, ..] => ok(format!("{kind}/{name}\n")),
             ["get", "-n", _, "--ignore-not-found", "-o", "name", names @ ..] => {
                 ok(names.iter().filter(|name| inner.objects.contains_key(**name)).fold(String::new(), |mut all, name| {
                     let _ = writeln!(all, "{name}");

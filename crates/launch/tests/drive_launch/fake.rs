@@ -61,6 +61,8 @@ pub(crate) struct Fake {
     pub(crate) files: Vec<(String, Vec<u8>)>,
     pub(crate) hosts: Vec<String>,
     pub(crate) calls: Vec<&'static str>,
+    /// Another launch of the run came first.
+    pub(crate) beaten: bool,
 }
 
 impl Fake {
@@ -75,6 +77,7 @@ impl Fake {
             files: Vec::new(),
             hosts: vec!["gpu-1".to_owned(), "gpu-2".to_owned()],
             calls: Vec::new(),
+            beaten: false,
         }
     }
 
@@ -107,6 +110,10 @@ impl System for Fake {
             return Err(DriveError::Refused("an invalid object".to_owned()));
         }
         Ok(())
+    }
+
+    fn untouched(&self) -> bool {
+        self.beaten
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, _: Instant) -> Result<Ending, DriveError> {
@@ -157,17 +164,27 @@ impl System for Fake {
 
 /// A rendered directory of a command on two nodes.
 pub(crate) fn rendered() -> (tempfile::TempDir, PathBuf) {
-    rendered_with(
+    rendered_for(Target::Mpirun)
+}
+
+/// The same for another system.
+pub(crate) fn rendered_for(target: Target) -> (tempfile::TempDir, PathBuf) {
+    rendered_of(
         "name = \"a\"\nengine = \"command\"\ncommand = [\"true\"]\npreflight = \"off\"\ngpus_per_node = 2\n[hosts]\nnames = [\"gpu-1\", \"gpu-2\"]\n",
+        target,
     )
 }
 
 /// A rendered directory of any description, for mpirun.
 pub(crate) fn rendered_with(text: &str) -> (tempfile::TempDir, PathBuf) {
+    rendered_of(text, Target::Mpirun)
+}
+
+fn rendered_of(text: &str, target: Target) -> (tempfile::TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("run");
     let spec = Spec::parse("run.toml", text, &[]).unwrap();
-    let run = Run::resolve(&spec, Target::Mpirun, None, None).unwrap();
+    let run = Run::resolve(&spec, target, None, None).unwrap();
     let mut files = FileSet::default();
     files.text("run.json", run.to_json().unwrap());
     files.text("run.toml", text);

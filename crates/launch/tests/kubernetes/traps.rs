@@ -244,3 +244,63 @@ fn huge_pages_without_memory_and_endless_commands_are_refused() {
     let message = try_files(&text, Target::K8sJob).unwrap_err().to_string();
     assert!(message.contains("ConfigMap"), "{message}");
 }
+
+/// A run that names its context has it in every command that its files print, and the others say that one is to be named.
+#[test]
+fn printed_commands_name_the_context() {
+    let named = "[kubernetes]\ncontext = \"my cluster\"\nprepull = true\n";
+    let expertrail = format!("{}{named}binary = \"copy\"\n", guide("expertrail", "crusoe-h200", 2));
+    for (text, target) in
+        [(expertrail, Target::K8sJob), (format!("{}{named}", aws("aws-p5en")), Target::Mpijob)]
+    {
+        let mut commands = 0;
+        for file in files(&text, target).files.iter().filter(|file| !file.path.ends_with(".json")) {
+            let outside = file.text.replace("kubectl config current-context", "");
+            for (at, _) in outside.match_indices("kubectl ") {
+                let rest = &outside[at..];
+                // In backquotes and with a verb alone it is the name of a command, not a line to copy.
+                // `$kubectl` is set above, with the context.
+                if outside[..at].ends_with(['`', '$']) {
+                    continue;
+                }
+                commands += 1;
+                let line = rest.lines().next().unwrap();
+                // Within a value of a script the quotes are quoted.
+                let named = ["kubectl --context 'my cluster' ", "kubectl --context '\\''my cluster'\\'' -n "];
+                assert!(named.iter().any(|start| line.starts_with(start)), "{}: {line}", file.path);
+            }
+            if file.path == "README.txt" {
+                assert!(file.text.contains("expertrail launch DIRECTORY --context 'my cluster'\n"));
+            }
+        }
+        assert!(commands >= 10, "{commands}");
+    }
+    let text = guide("expertrail", "crusoe-h200", 2);
+    let readme = files(&text, Target::K8sJob);
+    let readme = &readme.get("README.txt").unwrap().text;
+    assert!(readme.contains("launch DIRECTORY --context CONTEXT") && !readme.contains("kubectl --context"));
+}
+
+/// DeepEP's own tests take no number of SMs, warmups or iterations: the files say so where the description asks for them.
+#[test]
+fn what_deepeps_tests_do_not_take_is_said() {
+    let plain = aws("aws-p5en");
+    let asked = format!("{plain}[workload]\nsms = 48\niters = 7\ntokens = 256\n");
+    for target in Target::ALL.into_iter().filter(|target| *target != Target::Torchrun) {
+        let (Ok(plain), Ok(asked)) = (try_files(&plain, target), try_files(&asked, target)) else { continue };
+        let holding = |files: &expertrail_launch::files::FileSet| {
+            let said = |text: &str| text.contains("workload.sms = 48, workload.iters = 7 have no effect");
+            files
+                .files
+                .iter()
+                .filter(|file| said(&file.text))
+                .map(|file| file.path.clone())
+                .collect::<Vec<_>>()
+        };
+        assert!(holding(&plain).is_empty());
+        // The page, run.json, and what is started.
+        let found = holding(&asked);
+        assert!(found.len() >= 3 && found.iter().any(|path| path == "README.txt"), "{target:?}: {found:?}");
+        assert!(!asked.files.iter().any(|file| file.text.contains("workload.tokens = 256")), "{target:?}");
+    }
+}

@@ -162,6 +162,9 @@ cases! {
     "N048" Fail SHELL on "--num-experts" hit [("test_low_latency.py", "test_low_latency.py --num-experts 100")]
         near [("test_low_latency.py", "test_low_latency.py --num-experts 320")]
         alike "N031" [("test_low_latency.py", "test_low_latency.py --num-tokens 4096")];
+    "N049" Fail TEST on "test_internode.py" hit [("--nodes=2", "--nodes=5"), ("test_internode.py", "test_internode.py --num-experts 320")]
+        near [("--nodes=2", "--nodes=4")]
+        alike "N048" [("test_internode.py", "test_internode.py --num-experts 100")];
     "N060" Fail GUIDE on "completions: 2" hit [("  completionMode: Indexed\n", "")]
         near [("completionMode: Indexed", "completionMode: \"Indexed\"")]
         alike "N040" [("parallelism: 2", "parallelism: 1")];

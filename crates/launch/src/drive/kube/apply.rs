@@ -39,7 +39,30 @@ pub(super) fn rehearse(site: &Site<'_>, documents: &[&Document]) -> Result<(), D
 pub(super) fn apply(site: &Site<'_>, documents: &[&Document]) -> Result<Vec<String>, DriveError> {
     let args = ["apply", "-n", &site.namespace, "-o", "name", "-f", "-"];
     let text = send(site, &args, documents)?;
-    Ok(text.lines().map(clean).filter(|line| !line.is_empty()).collect())
+    let made: Vec<String> = text.lines().map(clean).filter(|line| !line.is_empty()).collect();
+    let sent = |line: &String| {
+        let Some((kind, name)) = line.split_once('/') else { return false };
+        let kind = kind.split('.').next().unwrap_or(kind);
+        documents.iter().any(|one| one.kind().eq_ignore_ascii_case(kind) && one.name() == name)
+    };
+    // What stands for kubectl may end well and have made nothing.
+    if made.is_empty() || !made.iter().all(sent) {
+        return Err(DriveError::System(format!(
+            "`{}` ended well and did not name the objects that it was given ({}): {}",
+            site.client.typed(&args.join(" ")),
+            documents
+                .iter()
+                .map(|one| format!("{}/{}", one.kind(), one.name()))
+                .collect::<Vec<_>>()
+                .join(", "),
+            if made.is_empty() {
+                "it said nothing".to_owned()
+            } else {
+                format!("it said {}", clean(&made.join("; ")))
+            }
+        )));
+    }
+    Ok(made)
 }
 
 fn send(site: &Site<'_>, args: &[&str], documents: &[&Document]) -> Result<String, DriveError> {
@@ -57,6 +80,10 @@ fn send(site: &Site<'_>, args: &[&str], documents: &[&Document]) -> Result<Strin
             let message = format!("the API server refuses the manifest: {}", lines.join("; "));
             Err(match refusal.kind {
                 Kind::Forbidden => DriveError::Access(format!("{message}{}", policy(&said))),
+                Kind::Quota => DriveError::Full(format!("{message}{}", site.quota(&said))),
+                Kind::Rejected => DriveError::Refused(format!(
+                    "{message}. Change what it names: in run.toml, and render again, or in the manifest where that was edited by hand"
+                )),
                 Kind::NoSuchKind => DriveError::Refused(format!(
                     "{message}. For MPIJobs the MPI Operator must be installed: `{}` shows whether it is",
                     site.client.typed("get crd mpijobs.kubeflow.org")
@@ -73,8 +100,6 @@ fn policy(said: &str) -> &'static str {
     if said.contains("violates PodSecurity") {
         ". The namespace's Pod Security level forbids it (IPC_LOCK and host paths need `privileged`): label the namespace \
          pod-security.kubernetes.io/enforce=privileged, or use another"
-    } else if said.contains("exceeded quota") {
-        ". A ResourceQuota of the namespace is used up: `kubectl describe quota`"
     } else {
         ""
     }

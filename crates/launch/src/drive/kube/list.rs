@@ -69,6 +69,17 @@ pub fn runs(site: &Site<'_>) -> Result<BTreeMap<String, usize>, DriveError> {
     Ok(all)
 }
 
+/// Whether nothing of run `id` goes on: its Jobs have ended, and so have its pods. Objects without a Job, as those of a launch that was
+/// stopped half-way, count as over where no pod runs or waits.
+///
+/// # Errors
+/// When the cluster cannot be asked.
+pub fn over(site: &Site<'_>, id: &str) -> Result<bool, DriveError> {
+    let snapshot = snapshot(site, id)?;
+    let ended = snapshot.jobs.iter().all(|job| job.complete || job.failed.is_some());
+    Ok(ended && snapshot.pods.iter().all(Pod::over))
+}
+
 /// What there is of run `id` and how it stands, a line each; none where nothing is there.
 ///
 /// # Errors
@@ -107,7 +118,11 @@ pub fn status(site: &Site<'_>, id: &str) -> Result<Option<Vec<String>>, DriveErr
         let old = pod.created.and_then(|created| now.checked_sub(created));
         let old = old.map(|old| format!(", {} old", age(old))).unwrap_or_default();
         let leaving = if pod.leaving { " (being deleted)" } else { "" };
-        lines.push(format!("{}{old}: {}{leaving}", tidy(&pod.title()), view(pod, &snapshot, &hints).whole()));
+        lines.push(format!(
+            "{}{old}: {}{leaving}",
+            tidy(&pod.title()),
+            site.named_in(&view(pod, &snapshot, &hints).whole())
+        ));
     }
     lines.push(format!("objects: {}", left.names.join(", ")));
     lines.push(format!("remove with: expertrail clean {}{}", quoted(id), site.options()));

@@ -25,7 +25,7 @@ use expertrail_cluster::kube::Kubectl;
 use expertrail_cluster::kube::client::{Kind, clean as tidy};
 
 pub use access::{Uses, manifest as roles};
-pub use list::{Which, logs, remove, runs, status};
+pub use list::{Which, logs, over, remove, runs, status};
 pub use look::RUN_LABEL;
 pub use site::{Clock, Place, RealClock, Site};
 
@@ -105,6 +105,8 @@ pub struct KubeSystem<'a> {
     options: Options,
     opened: Option<Opened<'a>>,
     watch: Watch,
+    /// The start found the run of another launch, or could not look for one.
+    beaten: bool,
 }
 
 /// What is known once the cluster and the files were looked at.
@@ -123,7 +125,16 @@ impl<'a> KubeSystem<'a> {
         options: Options,
     ) -> Self {
         let watch = Watch::new(clock.now());
-        Self { kubectl, clock, run: run.clone(), folder: folder.into(), options, opened: None, watch }
+        Self {
+            kubectl,
+            clock,
+            run: run.clone(),
+            folder: folder.into(),
+            options,
+            opened: None,
+            watch,
+            beaten: false,
+        }
     }
 
     /// Where the run goes to: as rendered, as far as that says; anything else is refused.
@@ -287,8 +298,11 @@ impl System for KubeSystem<'_> {
     fn start(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
         self.open()?;
         let (site, manifest) = self.parts()?;
-        // Between the question and now somebody else may have begun the same run.
-        apply::absent(site, &self.run.id, &manifest.objects().collect::<Vec<_>>())?;
+        // Between the question and now somebody else may have begun the same run, which must not be removed as this one's.
+        let others = apply::absent(site, &self.run.id, &manifest.objects().collect::<Vec<_>>());
+        self.beaten = others.is_err();
+        others?;
+        let (site, manifest) = self.parts()?;
         apply::namespace(site, manifest.namespace.as_ref(), show)?;
         show.show(Event::Step("asking the API server whether it takes the manifest".to_owned()));
         apply::rehearse(site, &manifest.objects().collect::<Vec<_>>())?;
@@ -299,6 +313,10 @@ impl System for KubeSystem<'_> {
         show.show(Event::Step(format!("made {}", made.join(", "))));
         self.watch.begin(pulls, self.clock.now());
         Ok(())
+    }
+
+    fn untouched(&self) -> bool {
+        self.beaten
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError> {
@@ -312,7 +330,9 @@ impl System for KubeSystem<'_> {
             run: &self.run,
             options: &self.options,
         };
-        self.watch.run(&task, show, stop, until)
+        let mut show = Named { show, site: &opened.site };
+        let ending = self.watch.run(&task, &mut show, stop, until)?;
+        Ok(named_ending(&opened.site, ending))
     }
 
     fn collect(&mut self, to: &mut dyn Collect) -> Result<(), DriveError> {
@@ -324,6 +344,33 @@ impl System for KubeSystem<'_> {
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
         let id = self.run.id.clone();
         clean::remove(self.site()?, &id, show)
+    }
+}
+
+/// Shows events with the context in their commands.
+struct Named<'a, 'c> {
+    show: &'a mut dyn Show,
+    site: &'a Site<'c>,
+}
+
+impl Show for Named<'_, '_> {
+    fn show(&mut self, event: Event) {
+        self.show.show(match event {
+            Event::State(text) => Event::State(self.site.named_in(&text)),
+            Event::Warning(text) => Event::Warning(self.site.named_in(&text)),
+            // What the run prints is not changed, and steps have no commands.
+            other @ (Event::Step(_) | Event::Line(_)) => other,
+        });
+    }
+}
+
+/// An ending with the context in its commands.
+fn named_ending(site: &Site<'_>, ending: Ending) -> Ending {
+    match ending {
+        Ending::Failed { reason, code } => Ending::Failed { reason: site.named_in(&reason), code },
+        Ending::NeverStarted { reason } => Ending::NeverStarted { reason: site.named_in(&reason) },
+        Ending::Deadline { state } => Ending::Deadline { state: site.named_in(&state) },
+        Ending::Succeeded | Ending::Interrupted => ending,
     }
 }
 
@@ -339,10 +386,10 @@ fn room(site: &Site<'_>, template: &Template, show: &mut dyn Show) -> Result<(),
         Err(refusal) => return Err(site.error(&refusal)),
     };
     if let Some(never) = capacity.never(template.pods) {
-        return Err(DriveError::Refused(never));
+        return Err(DriveError::Refused(site.named_in(&never)));
     }
     if let Some(waits) = capacity.waits(template.pods) {
-        show.show(Event::Warning(waits));
+        show.show(Event::Warning(site.named_in(&waits)));
     }
     Ok(())
 }

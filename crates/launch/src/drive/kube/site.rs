@@ -86,6 +86,12 @@ impl<'a> Site<'a> {
         let context = match &place.context {
             Some(context) => Some(context.clone()),
             None => match client.text(&["config", "current-context"]) {
+                Ok(text) if text.trim().lines().count() > 1 => {
+                    return Err(DriveError::System(format!(
+                        "the answer to `kubectl config current-context` is no name of a context: it begins: {}",
+                        text.trim().lines().next().map(clean).unwrap_or_default()
+                    )));
+                }
                 Ok(text) => Some(text.trim().to_owned()).filter(|context| !context.is_empty()),
                 Err(refusal) if matches!(refusal.kind, Kind::NoKubectl | Kind::Deadline) => {
                     return Err(no_kubectl(&refusal));
@@ -106,7 +112,12 @@ impl<'a> Site<'a> {
         };
         let view = match site.client.json(&["config", "view", "--minify", "-o", "json"]) {
             Ok(view) => view,
-            Err(refusal) if matches!(refusal.kind, Kind::NoKubectl | Kind::Deadline | Kind::NoContext) => {
+            Err(refusal)
+                if matches!(
+                    refusal.kind,
+                    Kind::NoKubectl | Kind::Deadline | Kind::NoContext | Kind::Garbage
+                ) =>
+            {
                 return Err(site.error(&refusal));
             }
             Err(_) => Value::Null,
@@ -129,7 +140,8 @@ impl<'a> Site<'a> {
             )),
             Kind::Unauthorized => DriveError::Access(format!(
                 "the credentials of context {context} are not accepted by {server}: they have expired, or are another cluster's ({said}). Log in \
-                 again as your provider wants it (on EKS: `aws sso login`, then `aws eks update-kubeconfig`), and try `kubectl --context {context} auth whoami`"
+                 again as your provider wants it (on EKS: `aws sso login`, then `aws eks update-kubeconfig`), and try `{}`",
+                self.client.typed("auth whoami")
             )),
             Kind::Unreachable | Kind::Deadline => DriveError::Access(format!(
                 "the cluster of context {context} (server {server}) does not answer: {said}"
@@ -138,6 +150,8 @@ impl<'a> Site<'a> {
                 "{said}. `expertrail rbac --namespace {}` prints the rights that a launch needs",
                 self.namespace
             )),
+            Kind::Rejected => DriveError::Refused(format!("context {context}: {said}")),
+            Kind::Quota => DriveError::Full(format!("context {context}: {said}{}", self.quota(said))),
             Kind::NotFound | Kind::NoSuchKind | Kind::Garbage | Kind::Other => {
                 DriveError::System(format!("context {context}: {said}"))
             }
@@ -182,6 +196,41 @@ impl<'a> Site<'a> {
             .map(|context| format!(" --context {}", quoted(context)))
             .unwrap_or_default();
         format!("{context} --namespace {}", quoted(&self.namespace))
+    }
+
+    /// `text` with the context in its kubectl commands, so that what is copied from it reaches the cluster of the run.
+    pub fn named_in(&self, text: &str) -> String {
+        /// Words with which commands begin that this program suggests; `kubectl` in other places is prose.
+        const BEGIN: [&str; 8] = ["-n", "get", "describe", "logs", "create", "delete", "label", "uncordon"];
+        let mut out = String::new();
+        for (at, part) in text.split("kubectl ").enumerate() {
+            if at > 0 {
+                let word = part.split(|c: char| c.is_whitespace() || c == '`').next().unwrap_or_default();
+                out.push_str(&if BEGIN.contains(&word) {
+                    self.client.typed("")
+                } else {
+                    "kubectl ".to_owned()
+                });
+            }
+            out.push_str(part);
+        }
+        out
+    }
+
+    /// Which quota is used up, as an admission error names it, and how to look at it.
+    pub fn quota(&self, said: &str) -> String {
+        let rest = said.split_once("exceeded quota: ").map_or("", |(_, rest)| rest);
+        let name = rest.split(|c: char| c == ',' || c.is_whitespace()).next().unwrap_or_default();
+        let (which, show) = if name.is_empty() {
+            (String::new(), "quota".to_owned())
+        } else {
+            (format!(" {}", clean(name)), format!("quota {}", expertrail_cluster::kube::client::quoted(name)))
+        };
+        format!(
+            ". The ResourceQuota{which} of namespace {} is used up: `{}` shows by what. Remove what uses it, ask for less, or have it raised",
+            self.namespace,
+            self.typed(&format!("describe {show}"))
+        )
     }
 
     /// A kubectl command in this namespace, as it is typed.

@@ -80,6 +80,26 @@ impl Marks {
     }
 }
 
+/// Directories of rendered runs that processes of this host work for, as far as this user may look at them: their scripts and ranks are told
+/// where to write, in a directory of the run's own.
+pub fn directories() -> Vec<PathBuf> {
+    const OUT: &[u8] = b"EXPERTRAIL_OUT=";
+    let mut all: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let out = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(OUT));
+        let Some(out) = out.map(|out| String::from_utf8_lossy(out).into_owned()) else { continue };
+        // `RUN/out-1`, and with a folder of its own for each step `RUN/out-1/intranode`.
+        let folder =
+            Path::new(&out).ancestors().skip(1).take(3).find(|above| above.join("run.json").is_file());
+        if let Some(folder) = folder.map(Path::to_owned).filter(|folder| !all.contains(folder)) {
+            all.push(folder);
+        }
+    }
+    all.sort();
+    all
+}
+
 /// The path without links, as far as it exists.
 fn real(path: &Path) -> PathBuf {
     if let Ok(real) = path.canonicalize() {

@@ -19,6 +19,8 @@ use crate::bundle::clock::span;
 use crate::run::{Run, Target};
 use crate::words::count;
 use crate::worker::identity;
+pub use crowd::directories;
+
 use console::{Console, LAST, Next};
 use crowd::{Ended, Marks};
 use note::{Named, Note};
@@ -165,6 +167,11 @@ impl<'a> Hosts<'a> {
         let others = self.marks().all().into_iter().filter(|one| !known.contains(one));
         lines.extend(others.map(|one| format!("a process of run {id} is left: {}", one.words())));
         lines
+    }
+
+    /// Whether no launch supervises the run: what is there of it was left behind.
+    pub fn left_behind(&self) -> bool {
+        self.note().read().launch.is_none()
     }
 
     /// The logs of the newest start, in order of their names.
@@ -371,6 +378,7 @@ impl System for Hosts<'_> {
         }
         self.refused = false;
         let out = free(&self.folder)?;
+        self.out = Some(out.clone());
         let script = self.script();
         let failed = |error: std::io::Error| DriveError::System(format!("cannot start {script}: {error}"));
         let (reader, writer) = std::io::pipe().map_err(failed)?;
@@ -389,9 +397,12 @@ impl System for Hosts<'_> {
         drop(command);
         let process = Process::of(child.id());
         self.child = Some(child);
-        self.out = Some(out);
         self.started = Some(Instant::now());
         note.add(&process).map_err(|error| DriveError::File { path: note.path(), reason: error.to_string() })
+    }
+
+    fn untouched(&self) -> bool {
+        self.refused
     }
 
     fn watch(&mut self, show: &mut dyn Show, stop: &dyn Stop, until: Instant) -> Result<Ending, DriveError> {

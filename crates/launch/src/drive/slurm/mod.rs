@@ -41,6 +41,8 @@ pub struct Slurm<'a> {
     /// The directory of the job: shared by all nodes.
     folder: PathBuf,
     job: Option<String>,
+    /// `sbatch` said no: a job of this name is another launch's.
+    refused: bool,
     nodes: Vec<String>,
     follower: Follower,
     /// Files of the job that were handed over whole.
@@ -59,6 +61,7 @@ impl<'a> Slurm<'a> {
             folder: run.slurm.directory.as_ref().map_or_else(|| rendered.clone(), PathBuf::from),
             rendered,
             job: None,
+            refused: false,
             nodes: Vec::new(),
             follower: Follower::default(),
             taken: Vec::new(),
@@ -267,6 +270,31 @@ impl<'a> Slurm<'a> {
     }
 }
 
+/// Directories of rendered runs whose jobs this user has on Slurm.
+///
+/// # Errors
+/// [`DriveError::NoProgram`] where there is no Slurm; [`DriveError::System`] when it does not answer.
+pub fn directories(programs: &dyn Programs) -> Result<Vec<PathBuf>, DriveError> {
+    let answer = |program: &str, args: &[&str]| {
+        let answer = programs.call(&Call { program, args, folder: None, limit: CALL })?;
+        if answer.ok() {
+            return Ok(answer.stdout);
+        }
+        Err(DriveError::System(format!("`{program} {}`: {}", args.join(" "), answer.complaint())))
+    };
+    let user = answer("id", &["-un"])?;
+    // The directory that sbatch was called in is the run's own.
+    let list = answer("squeue", &["--noheader", "--user", user.trim(), "--format=%Z"])?;
+    let mut all: Vec<PathBuf> = list
+        .lines()
+        .map(|line| PathBuf::from(line.trim()))
+        .filter(|one| one.join("run.json").is_file())
+        .collect();
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
 impl System for Slurm<'_> {
     fn describe(&mut self) -> Result<Vec<String>, DriveError> {
         let slurm = &self.run.slurm;
@@ -333,6 +361,7 @@ impl System for Slurm<'_> {
         };
         let answer = self.programs.call(&call)?;
         if !answer.ok() {
+            self.refused = true;
             let nodes =
                 self.bad_nodes(&Job { partition: self.run.slurm.partition.clone(), ..Job::default() });
             let nodes =
@@ -453,6 +482,10 @@ impl System for Slurm<'_> {
     }
 
     fn clean(&mut self, show: &mut dyn Show) -> Result<(), DriveError> {
+        if self.refused {
+            show.show(Event::Step(format!("no job of {} was submitted: nothing is removed", self.run.id)));
+            return Ok(());
+        }
         if self.same_name()?.is_empty() {
             show.show(Event::Step(format!("no job {} is left", self.run.id)));
             return Ok(());

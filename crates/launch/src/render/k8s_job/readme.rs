@@ -8,17 +8,19 @@ use crate::words::count;
 
 /// The lines above the manifest.
 pub(super) fn head(run: &Run) -> String {
+    let kubectl = kube::kubectl(run);
     let (id, namespace) = (&run.id, &run.kubernetes.namespace);
     format!(
         "Run {id}: {nodes} x {gpus}, engine {engine}, profile {profile}. Rendered by `expertrail render k8s-job`.\n\
          `expertrail launch DIRECTORY` starts, watches, collects and removes it. By hand:\n\
          \n\
-         \x20 apply    kubectl get namespace {namespace} || kubectl create -f namespace.yaml; kubectl apply -f manifest.yaml\n\
-         \x20 watch    kubectl -n {namespace} get pods -l app={id} -o wide -w\n\
+         \x20 apply    {kubectl} get namespace {namespace} || {kubectl} create -f namespace.yaml; {kubectl} apply -f manifest.yaml\n\
+         \x20 watch    {kubectl} -n {namespace} get pods -l app={id} -o wide -w\n\
          \x20 logs     {rank0}\n\
          \x20 delete   {delete}\n\
          \n\
-         README.txt beside this file says more.",
+         README.txt beside this file says more.{notes}",
+        notes = kube::head_notes(run),
         nodes = count(run.nodes, "node"),
         gpus = count(run.gpus_per_node, "rank"),
         engine = run.engine.name(),
@@ -30,14 +32,16 @@ pub(super) fn head(run: &Run) -> String {
 
 /// By the pod's name, ID-INDEX-xxxxx: the label with the index is there since Kubernetes 1.28 only.
 fn rank0(run: &Run) -> String {
+    let kubectl = kube::kubectl(run);
     let (id, namespace) = (&run.id, &run.kubernetes.namespace);
     format!(
-        "kubectl -n {namespace} logs -f \"$(kubectl -n {namespace} get pods -l app={id} -o name | grep '^pod/{id}-0-')\" -c ranks"
+        "{kubectl} -n {namespace} logs -f \"$({kubectl} -n {namespace} get pods -l app={id} -o name | grep '^pod/{id}-0-')\" -c ranks"
     )
 }
 
 /// `README.txt`.
 pub(super) fn text(run: &Run) -> String {
+    let kubectl = kube::kubectl(run);
     let (id, namespace) = (&run.id, &run.kubernetes.namespace);
     let mut text = format!(
         "Run {id}: an indexed Job of {pods}, one for each node, {gpus} in each.\n\n",
@@ -50,25 +54,25 @@ pub(super) fn text(run: &Run) -> String {
     };
     add("Start, watch, collect, judge and remove it in one:");
     add("");
-    add("  expertrail launch DIRECTORY --context CONTEXT");
+    add(&format!("  {}", kube::launch_line(run)));
     add("");
     add("By hand, in this directory:");
     add("");
-    add(&format!("  kubectl get namespace {namespace} || kubectl create -f namespace.yaml"));
+    add(&format!("  {kubectl} get namespace {namespace} || {kubectl} create -f namespace.yaml"));
     if run.kubernetes.prepull {
-        add("  kubectl apply -f prepull.yaml");
-        add(&format!("  kubectl -n {namespace} rollout status daemonset/{id}-prepull --timeout=30m"));
-        add(&format!("  kubectl -n {namespace} delete daemonset {id}-prepull"));
+        add(&format!("  {kubectl} apply -f prepull.yaml"));
+        add(&format!("  {kubectl} -n {namespace} rollout status daemonset/{id}-prepull --timeout=30m"));
+        add(&format!("  {kubectl} -n {namespace} delete daemonset {id}-prepull"));
     }
-    add("  kubectl apply --dry-run=server -f manifest.yaml");
-    add("  kubectl apply -f manifest.yaml");
-    add(&format!("  kubectl -n {namespace} get pods -l app={id} -o wide -w"));
+    add(&format!("  {kubectl} apply --dry-run=server -f manifest.yaml"));
+    add(&format!("  {kubectl} apply -f manifest.yaml"));
+    add(&format!("  {kubectl} -n {namespace} get pods -l app={id} -o wide -w"));
     for line in kube::copy_lines(run) {
         add(&format!("  {line}"));
     }
     add(&format!("  {}", rank0(run)));
     add(&format!(
-        "  for pod in $(kubectl -n {namespace} get pods -l app={id} -o name); do kubectl -n {namespace} logs \"$pod\" --all-containers \
+        "  for pod in $({kubectl} -n {namespace} get pods -l app={id} -o name); do {kubectl} -n {namespace} logs \"$pod\" --all-containers \
          >\"${{pod#pod/}}.log\"; done"
     ));
     add(&format!("  {}", kube::delete_line(run, "job,service,configmap")));
@@ -111,7 +115,7 @@ pub(super) fn text(run: &Run) -> String {
     }
     add(&format!(
         "- A namespace that enforces the Pod Security level baseline or restricted refuses these pods, for their capabilities and volumes:\n  \
-         kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=privileged"
+         {kubectl} label namespace {namespace} pod-security.kubernetes.io/enforce=privileged"
     ));
     text
 }

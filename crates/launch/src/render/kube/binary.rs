@@ -57,10 +57,10 @@ pub(in crate::render) fn copy_lines(run: &Run) -> Vec<String> {
     if run.kubernetes.binary != Binary::Copy {
         return Vec::new();
     }
-    let (id, namespace) = (&run.id, &run.kubernetes.namespace);
+    let (id, namespace, kubectl) = (&run.id, &run.kubernetes.namespace, super::kubectl(run));
     let copy = format!("cat >{BINARY_FOLDER}/expertrail && : >{BINARY_FOLDER}/ready");
     vec![format!(
-        "for pod in $(kubectl -n {namespace} get pods -l expertrail.dev/run={id},app.kubernetes.io/component=ranks -o name); do kubectl -n \
+        "for pod in $({kubectl} -n {namespace} get pods -l expertrail.dev/run={id},app.kubernetes.io/component=ranks -o name); do {kubectl} -n \
          {namespace} exec -i \"$pod\" -c {BINARY_CONTAINER} -- sh -c '{copy}' <\"$(command -v expertrail)\"; done"
     )]
 }

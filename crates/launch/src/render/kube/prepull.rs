@@ -53,14 +53,14 @@ pub(in crate::render) fn prepull(run: &Run) -> Result<Option<String>, RenderErro
             },
         },
     };
-    let namespace = &run.kubernetes.namespace;
+    let (namespace, kubectl) = (&run.kubernetes.namespace, super::kubectl(run));
     let head = format!(
         "Pulls the image of run {id} on every node that the run may use, before it starts: pulls that end minutes apart can use up the\n\
          {window} s in which all nodes must meet. It asks for no GPU. Apply, wait, delete, then start the run:\n\
          \n\
-         \x20 kubectl apply -f prepull.yaml\n\
-         \x20 kubectl -n {namespace} rollout status daemonset/{name} --timeout=30m\n\
-         \x20 kubectl -n {namespace} delete daemonset {name}",
+         \x20 {kubectl} apply -f prepull.yaml\n\
+         \x20 {kubectl} -n {namespace} rollout status daemonset/{name} --timeout=30m\n\
+         \x20 {kubectl} -n {namespace} delete daemonset {name}",
         id = run.id,
         window = crate::run::RENDEZVOUS_S,
     );

@@ -23,14 +23,16 @@ pub(super) fn head(run: &Run) -> String {
 
 /// The lines above a step's `MPIJob`.
 pub(super) fn step_head(run: &Run, step: &Step) -> String {
+    let kubectl = kube::kubectl(run);
     let namespace = &run.kubernetes.namespace;
     let name = format!("{}-{}", run.id, step.name);
     format!(
         "Step {step} of run {id}: one process on {nodes}. After namespace.yaml and manifest.yaml:\n\
          \n\
-         \x20 apply    kubectl apply -f {file}\n\
-         \x20 logs     kubectl -n {namespace} logs -f job/{name}-launcher\n\
-         \x20 delete   kubectl -n {namespace} delete mpijob {name}",
+         \x20 apply    {kubectl} apply -f {file}\n\
+         \x20 logs     {kubectl} -n {namespace} logs -f job/{name}-launcher\n\
+         \x20 delete   {kubectl} -n {namespace} delete mpijob {name}{notes}",
+        notes = kube::head_notes(run),
         step = step.name,
         id = run.id,
         nodes = each(step.nodes, "node"),
@@ -40,6 +42,7 @@ pub(super) fn step_head(run: &Run, step: &Step) -> String {
 
 /// `README.txt`.
 pub(super) fn text(run: &Run) -> String {
+    let kubectl = kube::kubectl(run);
     let (id, namespace) = (&run.id, &run.kubernetes.namespace);
     let mut text = match run.steps.len() {
         1 => format!("Run {id}: 1 MPIJob.\n\n"),
@@ -49,31 +52,33 @@ pub(super) fn text(run: &Run) -> String {
     let mut add = |line: &str| {
         let _ = writeln!(text, "{line}");
     };
-    add("Needs the MPI operator (kubectl get crd mpijobs.kubeflow.org), and Open MPI and sshd in the image.");
+    add(&format!(
+        "Needs the MPI operator ({kubectl} get crd mpijobs.kubeflow.org), and Open MPI and sshd in the image."
+    ));
     add("");
     add("Start, watch, collect, judge and remove it in one:");
     add("");
-    add("  expertrail launch DIRECTORY --context CONTEXT");
+    add(&format!("  {}", kube::launch_line(run)));
     add("");
     add("By hand, in this directory, one step after the other, since each takes whole nodes:");
     add("");
     add("  kubectl config current-context");
     if let Some(instance) = run.kubernetes.node_selector.get("node.kubernetes.io/instance-type") {
-        add(&format!("  kubectl get nodes -l node.kubernetes.io/instance-type={instance}"));
+        add(&format!("  {kubectl} get nodes -l node.kubernetes.io/instance-type={instance}"));
     }
-    add(&format!("  kubectl get namespace {namespace} || kubectl create -f namespace.yaml"));
+    add(&format!("  {kubectl} get namespace {namespace} || {kubectl} create -f namespace.yaml"));
     if run.kubernetes.prepull {
-        add("  kubectl apply -f prepull.yaml");
-        add(&format!("  kubectl -n {namespace} rollout status daemonset/{id}-prepull --timeout=30m"));
-        add(&format!("  kubectl -n {namespace} delete daemonset {id}-prepull"));
+        add(&format!("  {kubectl} apply -f prepull.yaml"));
+        add(&format!("  {kubectl} -n {namespace} rollout status daemonset/{id}-prepull --timeout=30m"));
+        add(&format!("  {kubectl} -n {namespace} delete daemonset {id}-prepull"));
     }
-    add("  kubectl apply -f manifest.yaml");
+    add(&format!("  {kubectl} apply -f manifest.yaml"));
     for step in &run.steps {
         let name = format!("{id}-{}", step.name);
         add("");
-        add(&format!("  kubectl apply -f {}", file(step)));
+        add(&format!("  {kubectl} apply -f {}", file(step)));
         add(&format!(
-            "  kubectl -n {namespace} get pods -l app={id},expertrail.dev/step={} -o wide -w",
+            "  {kubectl} -n {namespace} get pods -l app={id},expertrail.dev/step={} -o wide -w",
             step.name
         ));
         if ours(run, step) {
@@ -81,8 +86,8 @@ pub(super) fn text(run: &Run) -> String {
                 add(&format!("  {line}"));
             }
         }
-        add(&format!("  kubectl -n {namespace} logs -f job/{name}-launcher | tee {name}.log"));
-        add(&format!("  kubectl -n {namespace} delete mpijob {name}"));
+        add(&format!("  {kubectl} -n {namespace} logs -f job/{name}-launcher | tee {name}.log"));
+        add(&format!("  {kubectl} -n {namespace} delete mpijob {name}"));
     }
     add("");
     add(&format!("  {}", kube::delete_line(run, "mpijob,configmap")));
@@ -110,7 +115,7 @@ pub(super) fn text(run: &Run) -> String {
     }
     add(&format!(
         "- A namespace that enforces the Pod Security level baseline or restricted refuses these pods, for their capabilities and volumes:\n  \
-         kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=privileged"
+         {kubectl} label namespace {namespace} pod-security.kubernetes.io/enforce=privileged"
     ));
     text
 }

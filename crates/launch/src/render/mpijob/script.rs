@@ -40,6 +40,9 @@ pub(super) fn text(run: &Run, step: &Step) -> String {
         name = name(step),
         nodes = step.nodes,
     );
+    // For its messages: the cluster that whoever reads them has to ask.
+    let kubectl = format!("{} -n {}", kube::kubectl(run), run.kubernetes.namespace);
+    let _ = writeln!(text, "kubectl={}", quote(&kubectl));
     text.push_str(WAIT);
     text.push('\n');
     text.push_str(&mpirun_path(run));

@@ -66,6 +66,20 @@ pub(super) const SIGNALS: &[Signal] = &[
         &["kube-pod "],
         r"^kube-pod (?P<pod>\S*worker\S*) .*(?:phase|status)=Running",
     ),
+    // Open MPI wraps its sentences, and names program, folder and node in lines of their own.
+    text(
+        "mpirun-cannot-start",
+        Role::Failure,
+        &["unable to find the specified executable file", "unable to launch the specified application"],
+    ),
+    line("mpirun-program", Role::Context, &["Executable: "], r"(?:^|\s)Executable:\s+(?P<program>\S+)"),
+    line(
+        "mpirun-folder",
+        Role::Context,
+        &["Working directory: "],
+        r"(?:^|\s)Working directory:\s+(?P<folder>\S+)",
+    ),
+    line("mpirun-node", Role::Context, &["Node: "], r"(?:^|\s)Node:\s+(?P<on>\S+)\s*$"),
     text(
         "sshd-not-there",
         Role::Failure,
@@ -121,6 +135,14 @@ pub(super) const RULES: &[Rule] = &[
         ..Rule::LIKELY
     },
     Rule {
+        cause: "mpirun-program-not-started",
+        needs: &["mpirun-cannot-start"],
+        because: "mpirun cannot start the program on a node: there is no such file there, it may not be run, or an option that mpirun does not know was taken for it",
+        rules_out: &["mpirun's daemons did start: names, keys and sshd are in order"],
+        refine: Some(not_started),
+        ..Rule::CERTAIN
+    },
+    Rule {
         cause: "image-without-sshd",
         needs: &["sshd-not-there"],
         confidence: Confidence::Certain,
@@ -149,6 +171,32 @@ fn inside_container(case: &Case, mut claim: Claim) -> Option<Claim> {
             .filter_map(|id| case.first(id))
             .map(|event| event.place),
     );
+    unless_fine(case, claim)
+}
+
+/// Lines below mpirun's sentence in which it names what it tried.
+const NAMES: u64 = 12;
+
+fn not_started(case: &Case, mut claim: Claim) -> Option<Claim> {
+    let said = case.first("mpirun-cannot-start")?;
+    let below = |signal: &str| {
+        case.events(signal).find(|event| {
+            let (here, there) = (said.place, event.place);
+            there.file == here.file && there.line > here.line && there.line - here.line <= NAMES
+        })
+    };
+    let (program, folder, node) = (below("mpirun-program"), below("mpirun-folder"), below("mpirun-node"));
+    claim.evidence.extend([program, folder, node].into_iter().flatten().map(|event| event.place));
+    if let Some(folder) = folder.and_then(|event| event.field("folder")) {
+        claim.because =
+            format!("mpirun cannot start the program on a node: the working directory {folder} is not there");
+    }
+    let on = node.and_then(|event| event.field("on"));
+    let what = program.and_then(|event| event.field("program"));
+    claim.subject = match (what, on) {
+        (Some(what), Some(on)) => Some(format!("{what} on {on}")),
+        (what, on) => what.or(on).map(str::to_owned),
+    };
     unless_fine(case, claim)
 }
 

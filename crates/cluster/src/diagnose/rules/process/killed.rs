@@ -106,6 +106,18 @@ fn victim(case: &Case, event: &Event) -> Option<String> {
     event.rank.map(|rank| format!("rank {rank}"))
 }
 
+/// Whether Slurm killed the task because another one had ended with an exit code. Its lines come from several programs at once, and not
+/// always in the order of what happened: the killed task may be named first.
+fn ended_with_its_step(case: &Case, event: &Event) -> bool {
+    let Some(task) = event.field("task") else { return false };
+    let by_itself = |other: &Event| {
+        other.place.file == event.place.file
+            && other.field("tasks") != Some(task)
+            && other.field("what").is_some_and(|what| what.starts_with("Exited with exit code"))
+    };
+    case.has("slurm-cancelled") && case.events("srun-task-exit").any(by_itself)
+}
+
 fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
     let event = case.first("process-killed")?;
     if ended_well(case, event) {
@@ -114,6 +126,9 @@ fn unexplained(case: &Case, mut claim: Claim) -> Option<Claim> {
     // Slurm kills what is left of a step that it ends.
     let ended = ["slurm-time-limit-reached", "slurm-node-failed", "slurm-cancelled"];
     if case.first_of(&ended).is_some_and(|end| end.before(event) == Some(true)) {
+        return None;
+    }
+    if ended_with_its_step(case, event) {
         return None;
     }
     // A process that ended by itself, with an error, is no victim.
