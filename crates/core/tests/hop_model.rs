@@ -3,8 +3,8 @@
 //! Every interleaving of the protocol between nodes, walked over the real state machines with the smallest window.
 //!
 //! What is checked in every state that can be reached: some step is possible until all nodes have closed; no slot and no
-//! region is written while it may still be read; every chunk is read exactly once; nothing arrives at a closed node; a
-//! completion that comes twice is reported. Then rules are broken on purpose, and the walk must find what goes wrong.
+//! region is written while it may still be read; every chunk is read exactly once; nothing arrives at a closed node, and
+//! nothing but its goodbye is on its way from it; a completion that comes twice is reported. Then rules are broken on purpose, and the walk must find what goes wrong.
 
 #[path = "hop_model/search.rs"]
 mod search;

@@ -7,7 +7,8 @@
 //!
 //! **Teardown.** A rank says goodbye when all its chunks are credited, and lets go of its memory when moreover every peer
 //! has said goodbye. By then nothing is on its way to it: headers and statuses were awaited by the calls, its own chunks by
-//! their credits, the peers' chunks by the calls.
+//! their credits, the peers' chunks by the calls. And nothing that it sent is on its way but its own goodbyes, because a peer
+//! awaits all else before its goodbye: whose local completion is all that is left to wait for.
 //!
 //! **Failure.** A failed peer is awaited for nothing, and what still comes from it is to be dropped: its messages of ended
 //! calls would look like duplicates.

@@ -310,6 +310,11 @@ mod tests {
             receiver.arrive(3),
             Err(StreamError::OutsideWindow { what: "the arrival", seq10: 3, low: 0, end: 3 })
         );
+        // Before the first chunk there is none that could come twice.
+        assert_eq!(
+            receiver.arrive(1023),
+            Err(StreamError::OutsideWindow { what: "the arrival", seq10: 1023, low: 0, end: 3 })
+        );
         receiver.consume(2).unwrap();
         assert_eq!(receiver.low(), 0);
         // Read out of order, and its slot is still not chunk 5's: chunk 0 comes first.

@@ -89,6 +89,8 @@ pub(crate) enum Violation {
     Overwritten { what: &'static str },
     /// A message arrived where nobody has memory any more.
     Gone,
+    /// A node closed while something that it sent was on its way.
+    Lost { kind: Kind },
     /// A state machine refused what was right.
     Refused { why: String },
     /// A second completion was taken for a first one.
@@ -449,6 +451,11 @@ impl<const N: usize> State<N> {
     }
 
     fn close(&mut self, rules: &Rules, own: usize) -> Result<(), Violation> {
+        let sent = |m: &&Message| m.immediate.source as usize == own && !m.again;
+        let mut kinds = self.network.iter().filter(sent).map(|message| message.immediate.kind);
+        if let Some(kind) = kinds.find(|&kind| kind != Kind::Bye) {
+            return Err(Violation::Lost { kind });
+        }
         let node = &mut self.nodes[own];
         node.phase = Phase::Closed;
         for (peer, streams) in node.streams.iter().enumerate().filter(|&(peer, _)| peer != own) {

@@ -85,7 +85,7 @@ pub struct CombineChunk<'a> {
 pub struct CombineRecord<'a> {
     /// Its place among the tokens that the receiver sent to that node.
     pub place: usize,
-    /// The row's bytes: BF16 [hidden].
+    /// The row's bytes: BF16, `[hidden]`.
     pub row: &'a [u8],
     weights: &'a [u8],
 }
