@@ -254,7 +254,7 @@ fn printed_commands_name_the_context() {
         [(expertrail, Target::K8sJob), (format!("{}{named}", aws("aws-p5en")), Target::Mpijob)]
     {
         let mut commands = 0;
-        for file in files(&text, target).files.iter().filter(|file| !file.path.ends_with(".json")) {
+        for file in files(&text, target).files.iter().filter(|file| file.path != "run.json") {
             let outside = file.text.replace("kubectl config current-context", "");
             for (at, _) in outside.match_indices("kubectl ") {
                 let rest = &outside[at..];
