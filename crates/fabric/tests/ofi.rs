@@ -6,7 +6,7 @@
 
 mod ofi_support;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use expertrail_fabric::ofi::{self, Library, OpenOptions, Provider};
@@ -253,6 +253,14 @@ fn a_killed_peer_is_an_error_that_names_it_and_its_files_are_swept() {
         let mut write = side.write(remote, 0, 1 << 20, 0);
         side.post(&write);
         side.poll_until("the first", |have| sent(have).len() == 1);
+        if provider == "shm" && library.version() < (2, 0) {
+            println!(
+                "NOT RUN: shm of {} with a peer killed while it polls (it may die with a lock)",
+                library.name()
+            );
+            child.tell("rest");
+            assert_eq!(child.hear(), "resting");
+        }
         // Some in flight when it dies, and more after that.
         for number in 1..=8 {
             write.context = number;
@@ -306,9 +314,15 @@ fn a_killed_peer_is_an_error_that_names_it_and_its_files_are_swept() {
 fn takes_until_killed() {
     let Some(provider) = role() else { return };
     let (mut side, _) = join(&provider, 1 << 20);
-    loop {
+    let (rest, is_to_rest) = mpsc::channel();
+    std::thread::spawn(move || rest.send(listen()));
+    while is_to_rest.try_recv().is_err() {
         side.poll();
         side.completions.clear();
+    }
+    say("resting");
+    loop {
+        std::thread::park();
     }
 }
 

@@ -11,6 +11,11 @@
 //! **Death of a peer.** tcp fails the writes to it, as verbs and efa say they do. shm reports nothing: the processes that its
 //! addresses name are watched. `udp;ofi_rxd` reports nothing either, and there it is for the deadlines of the caller. A provider that takes no write for [`OpenOptions::unreachable_after`], with none in flight to that peer,
 //! has no connection. A peer that only stands still is for the deadlines of the caller.
+//!
+//! shm of 1.17 keeps spin locks in shared memory: when a process is killed while it holds one, the library's next call on the
+//! other side never returns, and nothing outside of it can help. Of 84 peers that were killed while they polled on a busy
+//! machine 6 did that; of 498 with 2.5, none. Take 2.x where processes may be killed, and let no thread that must come back
+//! be the one that polls.
 
 mod abi;
 mod choose;

@@ -246,19 +246,17 @@ fn until(side: &mut dyn Loop, mut done: impl FnMut(&mut dyn Loop) -> bool) {
     }
 }
 
-fn one(side: &mut dyn Loop) {
+/// Sends one; gives how much arrived meanwhile, because the other side may have gone on.
+fn one(side: &mut dyn Loop) -> usize {
+    let (mut posted, mut sent, mut arrived) = (false, 0, 0);
     until(side, |side| {
-        let posted = side.post(0);
-        if !posted {
-            side.poll();
-        }
-        posted
-    });
-    let mut sent = 0;
-    until(side, |side| {
-        sent += side.poll().0;
+        posted = posted || side.post(0);
+        let (more, came) = side.poll();
+        sent += more;
+        arrived += came;
         sent == 1
     });
+    arrived
 }
 
 /// Bytes a second, until the other side has said that all is there.
@@ -277,13 +275,14 @@ fn send(side: &mut dyn Loop) -> f64 {
     (WRITES * BYTES) as f64 / started.elapsed().as_secs_f64()
 }
 
-fn take(side: &mut dyn Loop) {
-    let mut arrived = 0;
+/// Takes a round, of which `early` arrived before; gives what arrived of the next.
+fn take(side: &mut dyn Loop, early: usize) -> usize {
+    let mut arrived = early;
     until(side, |side| {
         arrived += side.poll().1;
         arrived == WRITES
     });
-    one(side);
+    one(side)
 }
 
 /// Which goes first changes from round to round, so that what drifts falls on both.
@@ -353,9 +352,10 @@ fn other_process() {
         println!("\ncard {}", hex(&side.card()));
         side.connect(&unhex(&line));
     }
+    let mut early = [0; 2];
     for round in 0..=ROUNDS {
         for which in turns(round) {
-            take(&mut *sides[which]);
+            early[which] = take(&mut *sides[which], early[which]);
         }
     }
     // The other side closes once it has all.
