@@ -54,6 +54,7 @@ pub(crate) fn result(ranks: usize) -> ResultFile {
         ops: vec![op(Op::Dispatch, ranks, &ceiling), op(Op::Combine, ranks, &ceiling)],
         ceiling: Some(ceiling),
         link_ceiling: None,
+        fabric: None,
         received: Received {
             rows_per_rank: (0..ranks).map(|r| 15_800 + wave(r) * 40).collect(),
             tokens_per_expert: (0..64).map(|e| 900 + wave(e * 3) * 25).collect(),

@@ -160,6 +160,7 @@ fn assemble(
         versions: versions(first.map(|card| &card.facts)),
         machine: machine::read(),
         ceiling: None,
+        fabric: None,
         link_ceiling: first.and_then(|card| card.link.clone()),
         received: received(
             options,
