@@ -16,6 +16,7 @@ mod lint;
 mod node;
 mod plan;
 mod progress;
+mod rails;
 mod render;
 mod runs;
 mod stack;

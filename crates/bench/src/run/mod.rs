@@ -16,7 +16,7 @@ use expertrail::{Backend, Communicator, Group, Layout, Placement, Routing, Topol
 pub use error::BenchError;
 pub use gpu::{GpuOptions, Gpus, choose};
 pub use rails::Across;
-pub use report::{Outcome, guide_text};
+pub use report::{Outcome, guide_text, now_rfc3339};
 
 pub(crate) use rails::agree;
 
@@ -131,7 +131,8 @@ pub fn run(
         None => comm,
     };
     // An endpoint of its own beside the communicator's, so that both are measured in the same run.
-    let mut raw = options.across.as_ref().map(|across| rails::Raw::open(world, &options, across)).transpose()?;
+    let mut raw =
+        options.across.as_ref().map(|across| rails::Raw::open(world, &options, across)).transpose()?;
     if let Some(raw) = &mut raw {
         raw.measure(world, options.deadline)?;
     }

@@ -218,13 +218,9 @@ impl RailCardOf {
             library: self.library.clone(),
             cpus: self.cpus.clone(),
             raw_gbps: self.raw_gbps(),
-            logical_bytes: [
-                (Op::Dispatch, dispatch),
-                (Op::DispatchCached, dispatch),
-                (Op::Combine, combine),
-            ]
-            .map(|(op, bytes)| (op.to_string(), bytes))
-            .into(),
+            logical_bytes: [(Op::Dispatch, dispatch), (Op::DispatchCached, dispatch), (Op::Combine, combine)]
+                .map(|(op, bytes)| (op.to_string(), bytes))
+                .into(),
             wire_bytes: samples.wire_bytes(),
             utilisation: samples.working_turns as f64 / samples.turns.max(1) as f64,
             writes: samples.writes,

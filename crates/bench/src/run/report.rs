@@ -419,7 +419,7 @@ pub fn guide_text(outcome: &Outcome) -> String {
 }
 
 /// The time now, UTC, as RFC 3339.
-pub(crate) fn now_rfc3339() -> String {
+pub fn now_rfc3339() -> String {
     let seconds =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     rfc3339(seconds)

@@ -317,6 +317,7 @@ mod tests {
             deadline: Duration::from_mins(1),
             backend: expertrail::Backend::Cuda,
             gpu: GpuOptions::new(vec![8, 16], Dtype::Fp8E4m3, false, inputs),
+            across: None,
             layout: Layout::BySource,
             combine_input: RowsIn::Shared,
             memory_limit: None,
