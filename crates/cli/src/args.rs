@@ -22,6 +22,11 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Dispatch and combine real tokens between ranks, verify every row, and compare with this machine's ceiling.
     Bench(Box<BenchArgs>),
+    /// The network between nodes: what libfabric offers, and what every pair of ranks reaches.
+    #[command(subcommand)]
+    Fabric(crate::fabric::FabricCommand),
+    /// Every setting of the library: its value, and whether a flag, the environment or the default gave it.
+    Config(crate::config::ConfigArgs),
     /// Read everything that matters of this node into one JSON document.
     Facts(crate::facts::FactsArgs),
     /// Check a node, or the nodes of a Kubernetes cluster: what would fail or crawl, why, and what to type.

@@ -58,6 +58,7 @@ pub(crate) fn place(group: &Group, library: Option<&Library>, config: &Config) -
         rank: group.rank(),
         local_rank: group.local_rank(),
         one_host: hosts.iter().all(|host| *host == hosts[0]),
+        peers: group.size(),
         near: library.and_then(|library| near(library, config, group.local_rank())),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use expertrail_fabric::ofi::{self, Library, Offer, OpenOptions};
+use expertrail_fabric::ofi::{self, Library, Offer, OpenOptions, Provider};
 use expertrail_fabric::sim::Network;
 use expertrail_fabric::{FabricError, Transport};
 use expertrail_host::{Crossing, RailConfig};
@@ -18,6 +18,8 @@ pub struct RailPlace {
     pub local_rank: usize,
     /// Whether all ranks of the job are on one host: the loopback then reaches them all.
     pub one_host: bool,
+    /// Nodes of the job, or endpoints that are reached; 0 where it is not known.
+    pub peers: usize,
     /// PCI address of the NIC that is nearest to this rank's GPU, where one is known.
     pub near: Option<String>,
 }
@@ -54,7 +56,7 @@ impl Rails {
         let provider = config.fabric.value.as_ref().and_then(FabricName::provider).ok_or_else(|| {
             FabricError::Argument { what: "no provider of libfabric was asked for".to_owned() }
         })?;
-        let mut options = OpenOptions { provider, ..OpenOptions::default() };
+        let mut options = sized(provider, config, place.peers);
         let why;
         let offer = if config.domains.value.is_empty() {
             let best = ofi::find(library, &options)?;
@@ -101,6 +103,20 @@ impl Rails {
     pub fn why(&self) -> &str {
         &self.why
     }
+}
+
+/// Queues as long as the protocol can fill them: some providers take 16 KiB and more for every place.
+fn sized(provider: Provider, config: &Config, peers: usize) -> OpenOptions {
+    let most = OpenOptions::default();
+    if peers == 0 {
+        return OpenOptions { provider, ..most };
+    }
+    let window = config.window.value;
+    // Own chunks, and to each peer the credits of two streams, a header, a status, a failure and a farewell.
+    let queue_depth = (2 * window + peers * (2 * window + 4)).clamp(64, most.queue_depth);
+    // From each peer as much, and as many chunks again.
+    let arrivals = (peers * (4 * window + 4)).clamp(256, most.arrivals);
+    OpenOptions { provider, queue_depth, arrivals, peers, ..most }
 }
 
 /// The domain for a rank, and why; `None` leaves it to the provider's best.

@@ -139,7 +139,7 @@ mod tests {
             "0000:36:00.0  0     no: nothing <really>\n",
             "rank 3 (node 1, rail 1, host-1): verbs;ofi_rxm on mlx5_1 (in turn, 1 of 2 equal ones)\n",
             "   0        -  2.0/3.0  2.0/3.0     none\n",
-            "   1    40.00      -  40.00   1.00\n",
+            "   1  40.00      -  40.00   1.00\n",
             "one pair after the other",
             "unreachable: rank 0",
         ] {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::report::{Card, Run};
 use super::{BenchError, Options};
+use crate::machine;
 use crate::schema::{FabricOp, FabricRun, Op, OpResult, RailRun};
 use crate::stats;
 
@@ -39,12 +40,16 @@ pub(crate) struct Raw {
     sizes: MeasureSizes,
     rounds: usize,
     gbps: Vec<f64>,
+    /// Private memory of the process that opening it took.
+    memory_bytes: u64,
 }
 
 /// What one rank's raw measurement gave, for its card.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RawRates {
     pub(crate) message_bytes: u64,
+    /// What the provider and the measurement keep for an endpoint; the communicator's is as large.
+    pub(crate) memory_bytes: u64,
     pub(crate) gbps: Vec<f64>,
 }
 
@@ -52,6 +57,7 @@ impl Raw {
     /// Opens and connects an endpoint to the rail peers, as the communicator will. Collective; a rank that cannot is named
     /// by all.
     pub(crate) fn open(world: &Group, options: &Options, across: &Across) -> Result<Self, BenchError> {
+        let before = machine::private_bytes();
         let topology = options.resolved.topology;
         let limits = across.rails.config().limits;
         let sizes = MeasureSizes {
@@ -73,8 +79,9 @@ impl Raw {
         let meter = of_rail.ok_or_else(garbled).and_then(|cards| end.connect(node, &cards));
         let (meter, _) = agree(world, "raw rate connected", meter, |_| Vec::new())?;
         let others = (0..topology.nodes()).filter(|&other| other != node).collect();
-        let mut raw = Self { meter, others, sizes, rounds: 0, gbps: Vec::new() };
+        let mut raw = Self { meter, others, sizes, rounds: 0, gbps: Vec::new(), memory_bytes: 0 };
         raw.round(world, WARM, options.deadline)?;
+        raw.memory_bytes = machine::private_bytes().saturating_sub(before);
         Ok(raw)
     }
 
@@ -97,7 +104,11 @@ impl Raw {
 
     /// What was measured. Closes the endpoint: all ranks have met since the last round.
     pub(crate) fn into_rates(self) -> RawRates {
-        RawRates { message_bytes: self.sizes.message as u64, gbps: self.gbps }
+        RawRates {
+            message_bytes: self.sizes.message as u64,
+            memory_bytes: self.memory_bytes,
+            gbps: self.gbps,
+        }
     }
 }
 
@@ -193,6 +204,11 @@ impl RailCardOf {
             logical,
             samples,
         }
+    }
+
+    /// Bytes of the endpoints: the raw measurement's, and the communicator's, which is as large.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        2 * self.raw.memory_bytes
     }
 
     /// GB/s of both halves together: both wrote for as long.

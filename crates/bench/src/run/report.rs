@@ -39,7 +39,8 @@ pub(crate) struct Card {
 impl Card {
     /// The most memory this rank should need.
     fn budget_bytes(&self) -> u64 {
-        self.input_bytes + self.samples.output_bytes + MEMORY_ALLOWANCE
+        let network = self.rail.as_ref().map_or(0, RailCardOf::memory_bytes);
+        self.input_bytes + self.samples.output_bytes + network + MEMORY_ALLOWANCE
     }
 }
 

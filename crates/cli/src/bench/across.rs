@@ -59,6 +59,7 @@ pub(super) fn of_rank(options: &Options, config: &Config, group: &Group) -> Resu
     }
     let found = Library::open().and_then(|library| {
         let mut place = rails::place(group, Some(&library), config);
+        place.peers = topology.nodes() - 1;
         place.local_rank = topology.local_rank(group.rank());
         Rails::find(&library, config, &place)
     });
