@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod export;
+pub mod fabric_probe;
 pub mod guide;
 pub mod machine;
 pub mod preset;

@@ -6,8 +6,8 @@ use expertrail_core::Dtype;
 
 use crate::preset::{Mode, Scope};
 use crate::schema::{
-    Backend, Ceiling, Host, Machine, Memory, Op, OpKey, OpRun, RankRun, Received, ResultFile, SCHEMA_ID,
-    Settings, Span, Tool, TopologyInfo, Verification, VerifyMode,
+    Backend, Ceiling, FabricOp, FabricRun, Host, Machine, Memory, Op, OpKey, OpRun, RailRun, RankRun,
+    Received, ResultFile, SCHEMA_ID, Settings, Span, Tool, TopologyInfo, Verification, VerifyMode,
 };
 
 /// A result of `ranks` ranks with every field set. The same on every call.
@@ -54,6 +54,7 @@ pub(crate) fn result(ranks: usize) -> ResultFile {
         ops: vec![op(Op::Dispatch, ranks, &ceiling), op(Op::Combine, ranks, &ceiling)],
         ceiling: Some(ceiling),
         link_ceiling: None,
+        fabric: None,
         received: Received {
             rows_per_rank: (0..ranks).map(|r| 15_800 + wave(r) * 40).collect(),
             tokens_per_expert: (0..64).map(|e| 900 + wave(e * 3) * 25).collect(),
@@ -123,6 +124,49 @@ fn op(op: Op, ranks: usize, ceiling: &Ceiling) -> crate::schema::OpResult {
     }
     .summarise(Some(ceiling))
     .unwrap()
+}
+
+/// A network for a result: two nodes of one rank.
+pub(crate) fn fabric() -> FabricRun {
+    let rail = |rank: u64| RailRun {
+        rank,
+        node: rank,
+        local_rank: 0,
+        provider: "tcp;ofi_rxm".to_owned(),
+        domain: "lo".to_owned(),
+        chosen: "loopback: all ranks are on one host".to_owned(),
+        library: "libfabric 1.17".to_owned(),
+        cpus: vec![0, 1],
+        raw_gbps: 2.5,
+        logical_bytes: BTreeMap::from([("dispatch".to_owned(), 20.0e6)]),
+        wire_bytes: BTreeMap::from([("dispatch".to_owned(), 16.4e6)]),
+        utilisation: 0.25,
+        writes: 640,
+        sleeps: 3,
+        busy: 1,
+        ring_stalls: 0,
+        call_stalls: 12,
+        duplicates: 0,
+        failed: 0,
+    };
+    FabricRun {
+        asked: "tcp".to_owned(),
+        simulated: false,
+        chunk_bytes: 131_072,
+        window: 8,
+        raw_message_bytes: 131_072,
+        raw_seconds: 0.6,
+        raw_gbps: 2.5,
+        ops: vec![FabricOp {
+            op: Op::Dispatch,
+            span: Span::Isolated,
+            logical_bytes: 20.0e6,
+            wire_bytes: 16.4e6,
+            wire_gbps: 2.0,
+            raw_ratio: Some(0.8),
+        }],
+        rails: vec![rail(0), rail(1)],
+    }
 }
 
 /// A wave of small numbers, without a random generator.

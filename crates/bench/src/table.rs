@@ -187,6 +187,22 @@ mod tests {
     }
 
     #[test]
+    fn rails_show_their_nic_their_bytes_and_their_part_of_the_raw_rate() {
+        let mut result = sample::result(2);
+        result.fabric = Some(sample::fabric());
+        let text = render(&result, PLAIN);
+        for part in [
+            "between nodes (tcp): dispatch 2.00 GB/s (80 % of raw)",
+            "raw rate: 2.50 GB/s from each rank",
+            "rank 1 (node 1, rail 0): tcp;ofi_rxm on lo (libfabric 1.17; loopback: all ranks are on one host)",
+            "dispatch 20.00 MB logical, 16.40 wire",
+            "proxy busy in 25 % of its turns, 3 sleeps, 1 busy queue, 0 ring stalls, 12 call stalls, 0 duplicates",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+
+    #[test]
     fn narrow_terminals_get_one_value_per_line() {
         let text = render(&sample::result(4), Style { color: false, width: Some(40) });
         assert!(text.contains("combine bf16\n  p50 µs       5441\n"), "{text}");

@@ -8,6 +8,8 @@ use expertrail::{Backend, Dtype, Layout};
 use expertrail_bench::preset::{Mode, PRESETS, Preset, Scope, parse_dtype};
 use expertrail_bench::schema::VerifyMode;
 
+use crate::rails::FabricArgs;
+
 /// Expert-parallel dispatch and combine for Mixture-of-Experts models.
 #[derive(Debug, Parser)]
 #[command(name = "expertrail", version, about, disable_help_subcommand = true)]
@@ -20,6 +22,11 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Dispatch and combine real tokens between ranks, verify every row, and compare with this machine's ceiling.
     Bench(Box<BenchArgs>),
+    /// The network between nodes: what libfabric offers, and what every pair of ranks reaches.
+    #[command(subcommand)]
+    Fabric(crate::fabric::FabricCommand),
+    /// Every setting of the library: its value, and whether a flag, the environment or the default gave it.
+    Config(crate::config::ConfigArgs),
     /// Read everything that matters of this node into one JSON document.
     Facts(crate::facts::FactsArgs),
     /// Check a node, or the nodes of a Kubernetes cluster: what would fail or crawl, why, and what to type.
@@ -151,7 +158,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match text[digits.len()..].trim() {
         "" | "B" => 1,
@@ -173,8 +180,8 @@ pub(crate) struct BenchArgs {
     /// Rank processes to start [default: the preset's, 4].
     #[arg(long)]
     pub(crate) ranks: Option<usize>,
-    /// Declared nodes; the ranks must divide by it. Decides the rounding of combine.
-    #[arg(long, conflicts_with = "ranks_per_node")]
+    /// Declared nodes; the ranks must divide by it. Decides the rounding of combine. With --ranks-per-node it sets --ranks.
+    #[arg(long)]
     pub(crate) nodes: Option<usize>,
     /// Ranks on each declared node.
     #[arg(long)]
@@ -233,9 +240,12 @@ pub(crate) struct BenchArgs {
     /// Timed iterations [default: the preset's; on GPUs at least 50].
     #[arg(long)]
     pub(crate) iters: Option<usize>,
-    /// How long any wait for another rank may take, seconds (joining at the start: at least 60).
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
-    pub(crate) deadline: Duration,
+    /// How long any wait for another rank may take, seconds (joining at the start: at least 60) [default:
+    /// EXPERTRAIL_DEADLINE; else 60].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) deadline: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) fabric: FabricArgs,
     /// How much is compared with the oracle, bit for bit.
     #[arg(long, value_enum, default_value = "full")]
     pub(crate) verify: VerifyName,

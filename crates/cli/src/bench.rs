@@ -1,23 +1,27 @@
 //! `expertrail bench`: starts the ranks, or is one of them.
 
+mod across;
+
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use expertrail::config::{Config, ConfigError, FabricName};
 use expertrail::cuda::Search;
+use expertrail::fabric::FabricError;
 use expertrail::group::spawn::{Failure, LocalLaunch, Prefix, RankExit};
 use expertrail::group::{CancelToken, GroupError, Identity, JoinOptions, Launcher};
-use expertrail::{Backend, Group, Layout, Routing, Simd};
+use expertrail::{Backend, Group, Layout, Routing};
 use expertrail_bench::export::{self, Format};
-use expertrail_bench::preset::{Mode, Overrides};
+use expertrail_bench::preset::{Mode, Overrides, Scope};
 use expertrail_bench::routing_file::Wanted;
 use expertrail_bench::run::{self, BenchError, GpuOptions, Gpus, Options, Outcome};
 use expertrail_bench::schema::{RowsIn, Status};
 use expertrail_bench::table::{self, Style};
 
 use crate::args::{BenchArgs, FormatName, InputName};
-use crate::progress;
+use crate::{progress, rails};
 
 /// Tells rank 0 how wide the launcher's terminal is.
 const WIDTH: &str = "EXPERTRAIL_TERMINAL_WIDTH";
@@ -35,6 +39,18 @@ struct Stop {
 impl Stop {
     fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 2 }
+    }
+}
+
+impl From<ConfigError> for Stop {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<FabricError> for Stop {
+    fn from(error: FabricError) -> Self {
+        Self { message: error.to_string(), code: rails::exit_code(&error) }
     }
 }
 
@@ -56,9 +72,13 @@ pub(crate) fn main(args: &BenchArgs) -> u8 {
 /// Checks everything that can be checked, then starts this program once for each rank.
 fn launch(args: &BenchArgs) -> Result<u8, Stop> {
     // Of `auto` the ranks find out: they agree on what each of them sees.
-    let options = options(args, None, args.backend().map_err(Stop::usage)?)?;
+    let config = args.fabric.config(args.deadline)?;
+    let options = options(args, &config, None, across::backend(args, &config)?)?;
     check_outputs(args)?;
-    Simd::from_env().map_err(|e| Stop::usage(e.to_string()))?;
+    across::check(&options, &config)?;
+    if config.fabric.value == Some(FabricName::Sim) {
+        return across::simulate(args, &config, options);
+    }
     if options.backend == Backend::Cuda {
         let gpus = Gpus::look(&Search::driver()).map_err(BenchError::from)?;
         gpus.enough_for(options.resolved.topology.ranks())?;
@@ -99,6 +119,12 @@ fn launch(args: &BenchArgs) -> Result<u8, Stop> {
 
 /// One rank.
 fn rank(args: &BenchArgs) -> Result<u8, Stop> {
+    let config = args.fabric.config(args.deadline)?;
+    if config.fabric.value == Some(FabricName::Sim) {
+        return Err(Stop::usage(
+            "--fabric sim is a network in the memory of one process: leave --launched out, and its threads are the ranks",
+        ));
+    }
     let cancel = CancelToken::on_signals().unwrap_or_default();
     let identity = Identity::from_env().map_err(|e| Stop::from(BenchError::from(GroupError::from(e))))?;
     if identity.launcher == Launcher::Single {
@@ -108,19 +134,14 @@ fn rank(args: &BenchArgs) -> Result<u8, Stop> {
              --launched out to start the ranks here",
         ));
     }
-    let join = JoinOptions {
-        cancel,
-        deadline: args.deadline,
-        // Ranks of a cluster start minutes apart; a short deadline is about calls.
-        join_deadline: args.deadline.max(Duration::from_mins(1)),
-        ..JoinOptions::default()
-    };
-    let group = Group::from_env_with(&join).map_err(|e| Stop::from(BenchError::from(e)))?;
-    let backend = match args.backend().map_err(Stop::usage)? {
+    let group =
+        Group::from_env_with(&joining(&config, cancel)).map_err(|e| Stop::from(BenchError::from(e)))?;
+    let backend = match across::backend(args, &config)? {
         Backend::Auto => run::choose(&group, args.layout(), &Search::driver())?,
         named => named,
     };
-    let options = options(args, Some(&group), backend)?;
+    let mut options = options(args, &config, Some(&group), backend)?;
+    options.across = across::of_rank(&options, &config, &group)?;
     if group.rank() == 0 {
         check_outputs(args)?;
     }
@@ -133,6 +154,17 @@ fn rank(args: &BenchArgs) -> Result<u8, Stop> {
     match run::run(&group, options, &mut progress)? {
         Some(outcome) => show(args, &outcome),
         None => Ok(0),
+    }
+}
+
+fn joining(config: &Config, cancel: CancelToken) -> JoinOptions {
+    let deadline = config.deadline.value;
+    JoinOptions {
+        cancel,
+        deadline,
+        // Ranks of a cluster start minutes apart; a short deadline is about calls.
+        join_deadline: deadline.max(Duration::from_mins(1)),
+        ..JoinOptions::default()
     }
 }
 
@@ -206,8 +238,25 @@ fn check_outputs(args: &BenchArgs) -> Result<(), Stop> {
 
 /// Applies the arguments to the preset, with what routing files say. Under an external launcher the group says how
 /// many ranks there are.
-fn options(args: &BenchArgs, group: Option<&Group>, backend: Backend) -> Result<Options, Stop> {
-    let ranks = match (group.map(Group::size), args.ranks) {
+fn options(
+    args: &BenchArgs,
+    config: &Config,
+    group: Option<&Group>,
+    backend: Backend,
+) -> Result<Options, Stop> {
+    let declared = match (args.nodes, args.ranks_per_node) {
+        (Some(nodes), Some(each)) => {
+            let all = nodes.checked_mul(each).unwrap_or(usize::MAX);
+            if args.ranks.is_some_and(|ranks| ranks != all) {
+                return Err(Stop::usage(format!(
+                    "--nodes {nodes} of --ranks-per-node {each} are {all} ranks; leave --ranks out"
+                )));
+            }
+            Some(all)
+        }
+        _ => args.ranks,
+    };
+    let ranks = match (group.map(Group::size), declared) {
         (Some(size), Some(ranks)) if size != ranks => {
             return Err(Stop::usage(format!(
                 "--ranks {ranks}, but the launcher started {size}; leave --ranks out"
@@ -253,6 +302,11 @@ fn options(args: &BenchArgs, group: Option<&Group>, backend: Backend) -> Result<
         return Err(Stop { message: message.to_owned(), code: 3 });
     }
     let resolved = args.preset.resolve(&over).map_err(BenchError::from)?;
+    if config.fabric.value.is_some() && resolved.scope == Scope::Node {
+        return Err(Stop::usage(
+            "--fabric with --scope node: groups of one node cross no network; leave --fabric out, or use --scope world",
+        ));
+    }
     args.layout().check().map_err(BenchError::from)?;
     if backend == Backend::Cuda && args.layout() != Layout::BySource {
         let message =
@@ -272,9 +326,10 @@ fn options(args: &BenchArgs, group: Option<&Group>, backend: Backend) -> Result<
         skew: args.routing_skew,
         seed: args.seed,
         verify: args.verify.into(),
-        deadline: args.deadline,
+        deadline: config.deadline.value,
         backend,
         gpu,
+        across: None,
         layout: args.layout(),
         combine_input: args.combine_input.map_or(RowsIn::Shared, rows_in),
         memory_limit: args.shm_limit,

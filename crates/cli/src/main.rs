@@ -7,8 +7,10 @@ mod check;
 mod check_kube;
 mod compare;
 mod completion;
+mod config;
 mod diagnose;
 mod explain;
+mod fabric;
 mod facts;
 mod judge;
 mod launch;
@@ -16,6 +18,7 @@ mod lint;
 mod node;
 mod plan;
 mod progress;
+mod rails;
 mod render;
 mod runs;
 mod stack;
@@ -31,6 +34,8 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let code = match Cli::try_parse() {
         Ok(Cli { command: Command::Bench(args) }) => bench::main(&args),
+        Ok(Cli { command: Command::Fabric(command) }) => fabric::main(&command),
+        Ok(Cli { command: Command::Config(args) }) => config::main(&args),
         Ok(Cli { command: Command::Facts(args) }) => facts::main(&args),
         Ok(Cli { command: Command::Check(args) }) => check::main(&args),
         Ok(Cli { command: Command::Topo(args) }) => topo::main(&args),

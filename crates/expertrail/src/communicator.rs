@@ -11,6 +11,7 @@ use expertrail_host::{
     Stores,
 };
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 
 /// What moves the rows.
@@ -124,6 +125,12 @@ impl Builder<'_> {
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
         self
+    }
+
+    /// Takes what a [`Config`] sets for a communicator: deadline and instruction set.
+    #[must_use]
+    pub fn config(self, config: &Config) -> Self {
+        self.deadline(config.deadline.value).simd(config.simd.value)
     }
 
     /// Stops waits from outside, as Ctrl-C does. By default the group's token.

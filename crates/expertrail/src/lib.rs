@@ -50,9 +50,12 @@
 //! Nothing links against CUDA: the driver is opened when a communicator for GPUs is built.
 
 mod communicator;
+pub mod config;
 mod error;
+mod rails;
 
 pub use communicator::{Backend, Builder, Communicator};
+pub use config::Config;
 pub use error::{Error, Result};
 pub use expertrail_core as core;
 pub use expertrail_core::{Bf16, CoreError, Dtype, Handle, Layout, Placement, Routing, Shape, Topology};
@@ -65,3 +68,4 @@ pub use expertrail_host as host;
 pub use expertrail_host::{
     Combine, Combined, Crossing, Dispatch, HostError, Payload, RailConfig, Received, Rows, Simd,
 };
+pub use rails::{RailPlace, Rails};

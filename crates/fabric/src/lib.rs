@@ -19,6 +19,7 @@ mod atomics {
     }
 }
 pub mod error;
+pub mod measure;
 pub mod ofi;
 pub mod rail;
 pub mod ring;

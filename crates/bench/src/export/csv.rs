@@ -3,7 +3,7 @@
 use crate::schema::{ResultFile, Status};
 use crate::stats::Times;
 
-const HEADER: [&str; 25] = [
+const HEADER: [&str; 27] = [
     "record",
     "op",
     "dtype",
@@ -26,6 +26,8 @@ const HEADER: [&str; 25] = [
     "carries",
     "push_ratio",
     "host_return_p50_us",
+    "fabric_wire_gbps",
+    "fabric_raw_ratio",
     "verify",
     "verdict",
     "preset",
@@ -38,6 +40,10 @@ pub fn to_csv(result: &ResultFile) -> String {
     line(&mut out, &HEADER.map(str::to_owned));
     for op in &result.ops {
         let common = [op.op.to_string(), op.dtype.clone(), op.span.to_string()];
+        let crossed = result
+            .fabric
+            .as_ref()
+            .and_then(|fabric| fabric.ops.iter().find(|of| (of.op, of.span) == (op.op, op.span)));
         let optional = |value: Option<String>| value.unwrap_or_default();
         let end = [
             optional(op.sms.map(|sms| sms.to_string())),
@@ -45,6 +51,8 @@ pub fn to_csv(result: &ResultFile) -> String {
             optional(op.carries.as_ref().map(|carries| carries.join("+"))),
             optional(op.push_ratio.map(|ratio| ratio.to_string())),
             optional(op.host_return_us.map(|times| times.p50.to_string())),
+            optional(crossed.map(|op| op.wire_gbps.to_string())),
+            optional(crossed.and_then(|op| op.raw_ratio).map(|ratio| ratio.to_string())),
             result.verification.mode.to_string(),
             status(result.verdict.status).to_owned(),
             result.settings.preset.clone(),

@@ -13,8 +13,9 @@ pub use file::{OutputError, check_writable, write_atomic};
 pub use html::to_html;
 pub use markdown::to_markdown;
 
+pub(crate) use html::{STYLE, escape};
 pub(crate) use text::{
-    count_text, notes, percent_text, plural, rate_text, settings_rows, time_text, variant_text,
+    bytes_text, count_text, notes, percent_text, plural, rate_text, settings_rows, time_text, variant_text,
 };
 
 /// A report format.

@@ -1,6 +1,6 @@
 //! Numbers as people read them, and the settings as lines; shared by every report.
 
-use crate::schema::{LinkCeiling, OpResult, ResultFile, Span};
+use crate::schema::{FabricRun, LinkCeiling, Op, OpResult, RailRun, ResultFile, Span};
 
 /// Microseconds with three or four significant digits.
 pub(crate) fn time_text(us: f64) -> String {
@@ -41,7 +41,7 @@ pub(crate) fn variant_text(op: &OpResult) -> String {
     format!("{input}{sms}")
 }
 
-/// What is known of a result beyond its tables, one line each; nothing on the CPU.
+/// What is known of a result beyond its tables, one line each.
 pub(crate) fn notes(result: &ResultFile) -> Vec<String> {
     let mut notes: Vec<String> = result.link_ceiling.iter().map(link_text).collect();
     let isolated = |text: &dyn Fn(&OpResult) -> Option<String>| {
@@ -65,6 +65,7 @@ pub(crate) fn notes(result: &ResultFile) -> Vec<String> {
         Some(if carries.is_empty() { "nothing".to_owned() } else { carries.join(" + ") })
     });
     notes.extend(carried.map(|text| format!("carried beside the rows: {text}")));
+    notes.extend(result.fabric.iter().flat_map(fabric_text));
     let detail = |name: &str| result.backend.details.get(name);
     let heap = detail("heap_bytes").and_then(|bytes| bytes.parse().ok()).map(bytes_text);
     notes.extend(heap.map(|heap| {
@@ -85,6 +86,80 @@ fn link_text(link: &LinkCeiling) -> String {
         parts.join(", "),
         plural(link.gpus, "GPU"),
         bytes_text(link.bytes)
+    )
+}
+
+/// More rails than this are only in the result's JSON.
+const RAILS_SHOWN: usize = 16;
+
+fn fabric_text(fabric: &FabricRun) -> Vec<String> {
+    let of = |name: &Op| fabric.ops.iter().find(|op| op.op == *name && op.span == Span::Isolated);
+    let reached: Vec<String> = [Op::Dispatch, Op::DispatchCached, Op::Combine]
+        .iter()
+        .filter_map(of)
+        .map(|op| {
+            let (rate, part) = (rate_text(op.wire_gbps), percent_text(op.raw_ratio));
+            format!("{} {rate} GB/s ({part} of raw)", op.op)
+        })
+        .collect();
+    let mut lines = vec![
+        format!(
+            "between nodes ({}): {}, wire bytes of each rank",
+            if fabric.simulated { "simulated" } else { &fabric.asked },
+            reached.join("; ")
+        ),
+        format!(
+            "raw rate: {} GB/s from each rank to its rail peers, all at once ({} a write, {} in flight to each, {} s); chunks of {}",
+            rate_text(fabric.raw_gbps),
+            bytes_text(fabric.raw_message_bytes),
+            fabric.window,
+            fabric.raw_seconds,
+            bytes_text(fabric.chunk_bytes)
+        ),
+    ];
+    lines.extend(fabric.rails.iter().take(RAILS_SHOWN).map(rail_text));
+    if fabric.rails.len() > RAILS_SHOWN {
+        lines.push(format!("{} more rails: see the result's JSON", fabric.rails.len() - RAILS_SHOWN));
+    }
+    lines
+}
+
+/// `1.5 MB`: rates are in powers of ten, and so is what they are made of.
+fn megabytes(bytes: Option<&f64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{:.2}", bytes / 1e6))
+}
+
+fn rail_text(rail: &RailRun) -> String {
+    let moved: Vec<String> = [Op::Dispatch, Op::Combine]
+        .iter()
+        .map(|op| {
+            let name = op.to_string();
+            let (logical, wire) = (rail.logical_bytes.get(&name), rail.wire_bytes.get(&name));
+            format!("{op} {} MB logical, {} wire", megabytes(logical), megabytes(wire))
+        })
+        .collect();
+    let events = [
+        (rail.sleeps, "sleep"),
+        (rail.busy, "busy queue"),
+        (rail.ring_stalls, "ring stall"),
+        (rail.call_stalls, "call stall"),
+        (rail.duplicates, "duplicate"),
+        (rail.failed, "failed write"),
+    ]
+    .map(|(count, noun)| plural(count, noun));
+    format!(
+        "rank {} (node {}, rail {}): {} on {} ({}; {}), raw {} GB/s; {}; proxy busy in {:.0} % of its turns, {}",
+        rail.rank,
+        rail.node,
+        rail.local_rank,
+        rail.provider,
+        rail.domain,
+        rail.library,
+        rail.chosen,
+        rate_text(rail.raw_gbps),
+        moved.join("; "),
+        rail.utilisation * 100.0,
+        events.join(", ")
     )
 }
 

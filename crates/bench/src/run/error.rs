@@ -1,5 +1,6 @@
 //! What stops a run.
 
+use expertrail::fabric::FabricError;
 use expertrail::{CoreError, Error, GroupError, HostError};
 use thiserror::Error;
 
@@ -70,6 +71,22 @@ pub enum BenchError {
         /// The rank.
         rank: usize,
     },
+    /// This rank's endpoint.
+    #[error("rank {rank}: {error}")]
+    Fabric {
+        /// The rank.
+        rank: usize,
+        /// What went wrong.
+        error: FabricError,
+    },
+    /// Another rank's endpoint.
+    #[error("rank {peer} cannot use the network, so this one cannot either: {reason}")]
+    PeerFabric {
+        /// The rank at fault.
+        peer: usize,
+        /// Its own error.
+        reason: String,
+    },
     /// A rank's report cannot be read.
     #[error("the report of rank {rank} cannot be read ({reason}): all ranks must run the same program")]
     Report {
@@ -108,9 +125,10 @@ impl BenchError {
             | Self::RoutingFile(_)
             | Self::Sms { .. }
             | Self::NodesOfOneHost => 2,
-            Self::FewGpus { .. } => 4,
+            Self::Fabric { error: FabricError::Argument { .. }, .. } => 2,
+            Self::FewGpus { .. } | Self::Fabric { .. } => 4,
             Self::Late { .. } => 124,
-            Self::Stats(_) | Self::Report { .. } | Self::Checker { .. } => 1,
+            Self::Stats(_) | Self::Report { .. } | Self::PeerFabric { .. } | Self::Checker { .. } => 1,
         }
     }
 }

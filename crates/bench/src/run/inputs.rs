@@ -248,6 +248,16 @@ impl Inputs {
         tokens + experts as u64 + routing as u64
     }
 
+    /// Mean over the sets of the bytes of rows that this rank's tokens ask of ranks on other nodes: of a dispatch and of a
+    /// combine.
+    pub(crate) fn mean_crossing(&self, options: &Options) -> [f64; 2] {
+        let hidden = options.resolved.shape.hidden;
+        let copies: u64 = self.traffic.iter().map(|traffic| traffic.rank_copies.other_nodes).sum();
+        let copies = copies as f64 / self.traffic.len().max(1) as f64;
+        [options.resolved.dispatch_dtype, Dtype::Bf16]
+            .map(|dtype| copies * dtype.wire_row_bytes(hidden) as f64)
+    }
+
     /// Means over the sets of what crosses: (logical, wire, rows) bytes of a dispatch and of a combine.
     pub(crate) fn mean_bytes(&self, options: &Options) -> [CallBytes; 2] {
         mean_bytes(&self.traffic, options.resolved.shape, options.resolved.dispatch_dtype)

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use expertrail::host::{CombinePhases, DispatchPhases};
+use expertrail::host::{CombinePhases, DispatchPhases, RailReport};
 use expertrail::{Combine, Dispatch, Received};
 use serde::{Deserialize, Serialize};
 
 use super::inputs::Inputs;
+use super::rails::RailSamples;
 use super::verify::{Tally, Verifier};
 use super::{BenchError, Options, Team};
 use crate::machine;
@@ -34,6 +35,7 @@ pub(crate) struct Samples {
     pub(crate) output_bytes: u64,
     pub(crate) fallbacks: u64,
     pub(crate) iterations_by_set: Vec<u64>,
+    pub(crate) rail: RailSamples,
 }
 
 /// Samples of one operation.
@@ -111,6 +113,7 @@ impl Bench<'_> {
         let set = iteration % self.inputs.rotation.token_sets;
         let comm = &self.team.comm;
         comm.barrier()?;
+        let rail = self.rail();
         let clock = Instant::now();
         let received = comm.dispatch_with(&self.args(set))?;
         let dispatch = micros(clock.elapsed());
@@ -118,6 +121,7 @@ impl Bench<'_> {
         if timed {
             let samples = self.samples.isolated.entry("dispatch".to_owned()).or_default();
             samples.add(dispatch, &dispatch_phases(&received.phases()));
+            self.crossed("dispatch", rail);
             self.samples.iterations_by_set[set] += 1;
             self.verifier.dispatch(&received, set, iteration);
         }
@@ -126,6 +130,7 @@ impl Bench<'_> {
         drop(received);
 
         comm.barrier()?;
+        let rail = self.rail();
         let clock = Instant::now();
         let cached = comm.dispatch_with(&Dispatch::cached(self.inputs.tokens(set).payload(), &handle))?;
         let us = micros(clock.elapsed());
@@ -133,12 +138,14 @@ impl Bench<'_> {
         if timed {
             let samples = self.samples.isolated.entry("dispatch_cached".to_owned()).or_default();
             samples.add(us, &dispatch_phases(&cached.phases()));
+            self.crossed("dispatch_cached", rail);
             self.verifier.dispatch(&cached, set, iteration);
         }
         drop(cached);
 
         let rows = &self.inputs.experts(set).rows()[..handle.rows() * self.options.resolved.shape.hidden];
         comm.barrier()?;
+        let rail = self.rail();
         let clock = Instant::now();
         let combined = comm.combine_with(&Combine::new(rows, &handle))?;
         let us = micros(clock.elapsed());
@@ -146,9 +153,21 @@ impl Bench<'_> {
         if timed {
             let samples = self.samples.isolated.entry("combine".to_owned()).or_default();
             samples.add(us, &combine_phases(&combined.phases()));
+            self.crossed("combine", rail);
             self.verifier.combine(combined.rows(), set, iteration);
         }
         Ok(())
+    }
+
+    fn rail(&self) -> Option<RailReport> {
+        self.team.comm.host().rail_stats()
+    }
+
+    /// Counts what crossed the network since `before`.
+    fn crossed(&mut self, op: &str, before: Option<RailReport>) {
+        if let (Some(before), Some(after)) = (before, self.rail()) {
+            self.samples.rail.add(op, &before, &after);
+        }
     }
 
     /// Call after call with no barrier between: the time per call of a batch.
@@ -194,7 +213,12 @@ impl Bench<'_> {
         let row = received.dtype().wire_row_bytes(shape.hidden) + 8 * shape.top_k + 4;
         let output = received.rows() * row + 2 * received.handle().tokens() * shape.hidden;
         self.samples.output_bytes = self.samples.output_bytes.max(output as u64);
-        let now = machine::private_bytes() + self.team.comm.host().resident_bytes();
+        // Threads of one process: what is whose cannot be told, so each answers for its share.
+        let sharers = match &self.options.across {
+            Some(across) if across.simulated => self.options.resolved.topology.ranks() as u64,
+            _ => 1,
+        };
+        let now = machine::private_bytes() / sharers + self.team.comm.host().resident_bytes();
         self.samples.peak_bytes = self.samples.peak_bytes.max(now);
     }
 }

@@ -5,6 +5,7 @@ mod error;
 mod gpu;
 mod inputs;
 mod measure;
+mod rails;
 mod report;
 mod verify;
 
@@ -14,7 +15,10 @@ use expertrail::{Backend, Communicator, Group, Layout, Placement, Routing, Topol
 
 pub use error::BenchError;
 pub use gpu::{GpuOptions, Gpus, choose};
-pub use report::{Outcome, guide_text};
+pub use rails::Across;
+pub use report::{Outcome, guide_text, now_rfc3339};
+
+pub(crate) use rails::agree;
 
 use crate::preset::{Resolved, Scope};
 use crate::routing_file::{Replay, Wanted};
@@ -42,6 +46,8 @@ pub struct Options {
     pub backend: Backend,
     /// What a run on GPUs is told beside.
     pub gpu: GpuOptions,
+    /// How ranks reach other nodes; `None` where declared nodes share memory.
+    pub across: Option<Across>,
     /// Order of the received rows.
     pub layout: Layout,
     /// Where combine's rows lie on the CPU; on GPUs [`GpuOptions::combine_inputs`] says.
@@ -124,14 +130,27 @@ pub fn run(
         Some(bytes) => comm.memory_limit(bytes),
         None => comm,
     };
-    let comm = comm.build()?;
+    // An endpoint of its own beside the communicator's, so that both are measured in the same run.
+    let mut raw =
+        options.across.as_ref().map(|across| rails::Raw::open(world, &options, across)).transpose()?;
+    if let Some(raw) = &mut raw {
+        raw.measure(world, options.deadline)?;
+    }
+    let comm = match &options.across {
+        Some(across) => comm.build_across(across.rails.crossing())?,
+        None => comm.build()?,
+    };
     let placement = Placement::new(options.resolved.shape.experts, members.len())?;
     let team = Team { comm, ranks: members, topology: team_topology, placement };
 
     let ceiling = ceiling::measure(world, &team)?;
     let inputs = inputs::Inputs::make(&options, &team, rotation)?;
     let run = measure::measure(&options, &team, &inputs, progress)?;
-    let card = report::card(&options, &team, &inputs, run);
+    if let Some(raw) = &mut raw {
+        raw.measure(world, options.deadline)?;
+    }
+    let raw = raw.map(rails::Raw::into_rates);
+    let card = report::card(&options, &team, &inputs, (run, raw));
     let cards = world.all_gather("benchmark results", &card)?;
     if world.rank() != 0 {
         return Ok(None);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::ceiling::Measured;
 use super::inputs::{CallBytes, Inputs};
 use super::measure::{Samples, Samples1};
+use super::rails::{RailCardOf, RawRates, fabric_run};
 use super::verify::Tally;
 use super::{BenchError, Options, Team};
 use crate::guide::{self, Banner, Sums};
@@ -24,7 +25,7 @@ const MEMORY_ALLOWANCE: u64 = 96 << 20;
 
 /// What one rank tells rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Card {
+pub(crate) struct Card {
     samples: Samples,
     /// logical, wire and row bytes of a dispatch and of a combine.
     bytes: [[f64; 3]; 2],
@@ -32,12 +33,14 @@ struct Card {
     simd: String,
     guide: GuideTokens,
     hot: bool,
+    pub(super) rail: Option<RailCardOf>,
 }
 
 impl Card {
     /// The most memory this rank should need.
     fn budget_bytes(&self) -> u64 {
-        self.input_bytes + self.samples.output_bytes + MEMORY_ALLOWANCE
+        let network = self.rail.as_ref().map_or(0, RailCardOf::memory_bytes);
+        self.input_bytes + self.samples.output_bytes + network + MEMORY_ALLOWANCE
     }
 }
 
@@ -57,7 +60,12 @@ pub struct Outcome {
     pub(super) inter: Sums,
 }
 
-pub(crate) fn card(options: &Options, team: &Team, inputs: &Inputs, samples: Samples) -> Vec<u8> {
+pub(crate) fn card(
+    options: &Options,
+    team: &Team,
+    inputs: &Inputs,
+    (mut samples, raw): (Samples, Option<RawRates>),
+) -> Vec<u8> {
     let bytes = inputs.mean_bytes(options).map(|CallBytes { logical, wire, rows }| [logical, wire, rows]);
     let mut guide = GuideTokens::default();
     for (set, &times) in samples.iterations_by_set.iter().enumerate() {
@@ -65,6 +73,11 @@ pub(crate) fn card(options: &Options, team: &Team, inputs: &Inputs, samples: Sam
         guide.intra += times * guide::intra_tokens(routing, &team.placement, team.me());
         guide.inter += times * guide::inter_tokens(routing, &team.placement, &team.topology);
     }
+    let report = team.comm.host().rail_stats();
+    let rail = options.across.as_ref().zip(report.as_ref()).zip(raw).map(|(crossed, raw)| {
+        let crossing = std::mem::take(&mut samples.rail);
+        RailCardOf::new(crossed, raw, inputs.mean_crossing(options), crossing)
+    });
     let card = Card {
         samples,
         bytes,
@@ -72,6 +85,7 @@ pub(crate) fn card(options: &Options, team: &Team, inputs: &Inputs, samples: Sam
         simd: team.comm.host().simd().to_string(),
         guide,
         hot: inputs.rotation.hot,
+        rail,
     };
     // Plain numbers, maps with text keys and text: always serialisable. An empty card is refused by the reader.
     serde_json::to_vec(&card).unwrap_or_default()
@@ -109,6 +123,11 @@ pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, Bench
         verdict.status = Status::Inconclusive;
         verdict.reasons.push("a median time of zero: the clock cannot resolve this shape".to_owned());
     }
+    let fabric = fabric_run(run, &cards, &ops);
+    let mut versions = BTreeMap::from([("expertrail".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
+    if let Some(rail) = cards.first().and_then(|card| card.rail.as_ref()) {
+        versions.insert("fabric".to_owned(), rail.library().to_owned());
+    }
     let hosts = run.world.hosts();
     let result = ResultFile {
         schema: SCHEMA_ID.to_owned(),
@@ -144,10 +163,11 @@ pub(crate) fn outcome(run: &Run<'_>, cards: &[Vec<u8>]) -> Result<Outcome, Bench
                 ("combine_input".to_owned(), options.combine_input.to_string()),
             ]),
         },
-        versions: BTreeMap::from([("expertrail".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        versions,
         machine: machine::read(),
         ceiling: Some(run.ceiling.ceiling),
         link_ceiling: None,
+        fabric,
         ops,
         received: received(
             options,
@@ -194,6 +214,11 @@ fn warnings(run: &Run<'_>, cards: &[Card]) -> Vec<String> {
             "{fallbacks} dispatches did not fit their reserved output and were copied out of the fallback (counts \
              grew by more than a quarter from call to call)"
         ));
+    }
+    if run.options.across.as_ref().is_some_and(|across| across.simulated) {
+        warnings.push(
+            "the network is simulated: ranks are threads of one process, and no rate says anything of a network".to_owned(),
+        );
     }
     for (rank, card) in cards.iter().enumerate() {
         let budget = card.budget_bytes();
@@ -383,16 +408,19 @@ pub fn guide_text(outcome: &Outcome) -> String {
     if result.topology.scope == Scope::Node || result.topology.nodes == 1 {
         text += &guide::intra_section(if gpus { "NVLink" } else { "shared memory" }, &outcome.guide);
     } else {
-        text += &guide::inter_section(
-            if gpus { "NVLink of one host" } else { "shared memory of one host" },
-            &outcome.inter,
-        );
+        let crossed = result.fabric.as_ref().and_then(|fabric| fabric.rails.first());
+        let way = match crossed {
+            Some(rail) => format!("{} on {}", rail.provider, rail.domain),
+            None if gpus => "NVLink of one host".to_owned(),
+            None => "shared memory of one host".to_owned(),
+        };
+        text += &guide::inter_section(&way, &outcome.inter);
     }
     text + &guide::closing()
 }
 
 /// The time now, UTC, as RFC 3339.
-pub(crate) fn now_rfc3339() -> String {
+pub fn now_rfc3339() -> String {
     let seconds =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     rfc3339(seconds)

@@ -10,6 +10,7 @@
 
 mod build;
 pub mod conform;
+mod fabric;
 mod facts;
 mod ops;
 mod parts;
@@ -21,6 +22,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 pub use build::{OpKey, OpRun, RankRun};
+pub use fabric::{FabricOp, FabricRun, RailRun};
 pub use facts::{
     Backend, Ceiling, CeilingBinding, Host, LinkCeiling, Machine, PushCeiling, Settings, Tool, TopologyInfo,
 };
@@ -66,6 +68,9 @@ pub struct ResultFile {
     /// What the links between GPUs can do; absent on the CPU, and for one GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_ceiling: Option<LinkCeiling>,
+    /// What crossed the network between nodes, against the raw rate of the same run; absent where ranks share memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<FabricRun>,
     /// What was measured, in the order it ran.
     pub ops: Vec<OpResult>,
     /// Rows that arrived.

@@ -54,6 +54,25 @@ fn further_benchmarks_of_a_run_read_back_and_are_checked() {
 }
 
 #[test]
+fn what_crossed_a_network_reads_back_and_is_checked() {
+    let mut result = sample::result(2);
+    result.fabric = Some(sample::fabric());
+    let document = serde_json::to_value(&result).unwrap();
+    assert_eq!(result_violations(&document), Vec::<String>::new());
+    assert_eq!(ResultFile::from_json(&document.to_string()).unwrap(), result);
+    for place in [
+        "/fabric/rails/1/busy",
+        "/fabric/rails/0/wire_bytes/dispatch",
+        "/fabric/ops/0/raw_ratio",
+        "/fabric/raw_gbps",
+    ] {
+        let mut broken = document.clone();
+        *broken.pointer_mut(place).unwrap() = json!("none");
+        assert_eq!(result_violations(&broken).len(), 1, "{place}");
+    }
+}
+
+#[test]
 fn the_smallest_result_conforms_too() {
     let mut result = sample::result(1);
     result.ceiling = None;
@@ -74,6 +93,7 @@ fn every_written_field_is_described() {
     result.verification.first_mismatch = Some("x".to_owned());
     result.rails = vec![rail()];
     result.parts = vec![part(&result)];
+    result.fabric = Some(sample::fabric());
     let document = serde_json::to_value(result).unwrap();
     let schema: Value = serde_json::from_str(super::JSON_SCHEMA).unwrap();
     let mut strict = schema.clone();

@@ -54,7 +54,8 @@ fn words_and_numbers_that_mean_nothing() {
     refused(&["--shm-limit", "1XB"], &["XB", "MiB"]);
     refused(&["--ranks", "two"], &["two"]);
     refused(&["--frobnicate"], &["--frobnicate"]);
-    refused(&["--nodes", "2", "--ranks-per-node", "2"], &["--nodes", "--ranks-per-node"]);
+    let three = ["--nodes", "2", "--ranks-per-node", "2", "--ranks", "3"];
+    refused(&three, &["--nodes 2", "--ranks-per-node 2", "4 ranks"]);
     refused(&["--routing", "x.npy", "--routing-skew", "1"], &["--routing"]);
     finish(expertrail()).exits(2).started_nothing();
 }

@@ -4,9 +4,11 @@
 mod common;
 
 mod bad_input;
+mod fabric;
 mod failures;
 mod launched;
 mod options;
+mod probe;
 mod reports;
 mod routing;
 mod terminal;

@@ -96,6 +96,14 @@ pub fn list(library: &Library) -> Result<Vec<Offer>> {
     choose::all(library, false)
 }
 
+/// What the options name: what [`open_with`] would open.
+///
+/// # Errors
+/// No such provider or domain (with what there is instead), or one that cannot carry the protocol.
+pub fn find(library: &Library, options: &OpenOptions) -> Result<Offer> {
+    Ok(choose::choose(library, options)?.offer)
+}
+
 /// Opens an endpoint of what the options name, with the library that [`Library::open`] finds.
 ///
 /// # Errors

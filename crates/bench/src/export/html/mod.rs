@@ -8,9 +8,9 @@ use std::fmt::Write;
 use crate::schema::{OpResult, ResultFile, SCHEMA_ID, Span, Status};
 
 use super::{count_text, notes, percent_text, rate_text, settings_rows, time_text, variant_text};
-use svg::escape;
+pub(crate) use svg::escape;
 
-const STYLE: &str = include_str!("style.css");
+pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// The page of `result`.
 pub fn to_html(result: &ResultFile) -> String {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// Text for HTML and SVG: markup escaped, control characters (which neither may hold) replaced.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

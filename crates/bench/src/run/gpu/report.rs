@@ -160,6 +160,7 @@ fn assemble(
         versions: versions(first.map(|card| &card.facts)),
         machine: machine::read(),
         ceiling: None,
+        fabric: None,
         link_ceiling: first.and_then(|card| card.link.clone()),
         received: received(
             options,
@@ -316,6 +317,7 @@ mod tests {
             deadline: Duration::from_mins(1),
             backend: expertrail::Backend::Cuda,
             gpu: GpuOptions::new(vec![8, 16], Dtype::Fp8E4m3, false, inputs),
+            across: None,
             layout: Layout::BySource,
             combine_input: RowsIn::Shared,
             memory_limit: None,
