@@ -273,7 +273,7 @@ fn watch(rank: usize, first: usize, (cards, controls): (&[Card], &[Control])) ->
     }
     let controls = controls.to_vec();
     DeathWatch::new(peers, move |peer| {
-        World::peer_ended(&controls[rank - first], &controls[peer - first], rank, peer);
+        World::peer_ended(&controls, (rank - first, peer - first), (rank, peer));
     })
     .map(Some)
     .map_err(|error| HostError::System {

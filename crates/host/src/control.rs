@@ -19,6 +19,7 @@ pub(crate) const MAGIC: u64 = 0x4558_5452_4149_0001;
 const LINE: usize = 64;
 const CLOSED: usize = 16;
 const POISON: usize = 24;
+const WAITS: usize = 32;
 const NOTIFY: usize = LINE;
 const DONE: usize = LINE + 8;
 const BELL: usize = LINE + 16;
@@ -175,6 +176,22 @@ impl Control {
             Ok(_) => bits,
             Err(earlier) => earlier,
         }
+    }
+
+    /// Wakes everybody who sleeps on one of this owner's bells, because poison was set.
+    pub(crate) fn alarm(&self) {
+        self.ring_door();
+        self.ring();
+    }
+
+    /// Says for whom the owner waits, as of now; 0 for nobody.
+    pub(crate) fn set_waits(&self, word: u64) {
+        self.word(WAITS).store(word, Ordering::Relaxed);
+    }
+
+    /// For whom the owner waits; see [`WaitsFor`](crate::world::WaitsFor).
+    pub(crate) fn waits(&self) -> u64 {
+        self.word(WAITS).load(Ordering::Relaxed)
     }
 
     /// The last call the owner has announced.

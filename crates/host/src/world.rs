@@ -143,14 +143,39 @@ impl World {
         bell: &crate::flag::Bell,
         ready: impl Fn() -> bool,
     ) -> Result<()> {
+        self.wait_for(wait, &|| culprit, bell, ready)
+    }
+
+    /// As [`World::wait_until`], where the rank to blame is known only when the deadline passes.
+    pub(crate) fn wait_for(
+        &self,
+        wait: Wait,
+        culprit: &dyn Fn() -> usize,
+        bell: &crate::flag::Bell,
+        ready: impl Fn() -> bool,
+    ) -> Result<()> {
         for _ in 0..if self.spin { SPINS } else { 1 } {
             if ready() {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
+        let waited = self.sleep_for(wait, culprit, bell, ready);
+        self.own().set_waits(0);
+        waited
+    }
+
+    fn sleep_for(
+        &self,
+        wait: Wait,
+        culprit: &dyn Fn() -> usize,
+        bell: &crate::flag::Bell,
+        ready: impl Fn() -> bool,
+    ) -> Result<()> {
         loop {
             self.check(wait)?;
+            let culprit = culprit();
+            self.own().set_waits(WaitsFor::new(culprit).to_word());
             let slice = SLICE.min(wait.until.saturating_duration_since(Instant::now()));
             if bell.sleep_unless(&SharedFutex, slice, &ready) {
                 return Ok(());
@@ -160,9 +185,26 @@ impl World {
                 return Err(self.fail(wait, Cause::Left, culprit));
             }
             if Instant::now() >= wait.until && !ready() {
-                return Err(self.fail(wait, Cause::Deadline, culprit));
+                return Err(self.fail(wait, Cause::Deadline, self.blame(culprit)));
             }
         }
+    }
+
+    /// The rank that keeps `culprit` from going on, if that only waits too: whoever waits for somebody who waits must not
+    /// take the wrong one for the cause, though its deadline passes at the same time.
+    fn blame(&self, culprit: usize) -> usize {
+        let mut last = culprit;
+        for _ in 0..self.node_ranks.len() {
+            if !self.node_ranks.contains(&last) {
+                return last;
+            }
+            match WaitsFor::fresh(self.control(last).waits()) {
+                None => return last,
+                Some(next) if next == self.rank || next >= self.ranks() => return culprit,
+                Some(next) => last = next,
+            }
+        }
+        culprit
     }
 
     /// Gives the failure that another rank or the death watch has found, or a cancellation.
@@ -184,7 +226,30 @@ impl World {
         for control in &self.controls {
             control.set_poison(first);
         }
+        self.alarm();
         self.failed(first)
+    }
+
+    /// Records a failure that somebody else found, for this rank.
+    pub(crate) fn learn(&self, word: u64) {
+        self.own().set_poison(word);
+        self.alarm();
+    }
+
+    /// Wakes this node's ranks, wherever they wait, so that they see poison.
+    fn alarm(&self) {
+        self.controls.iter().for_each(Control::alarm);
+    }
+
+    /// Where this rank is: its phase and call, for a failure found outside of any wait.
+    pub(crate) fn now(own: &Control) -> (Phase, u64) {
+        let epoch = own.notified();
+        let phase = if own.done() >= epoch {
+            Phase::Idle
+        } else {
+            Phase::from_bits((own.read_record(epoch).signature >> 56) as u8)
+        };
+        (phase, epoch)
     }
 
     /// Keeps what is known of a failure beyond its word, for this rank's message.
@@ -203,16 +268,63 @@ impl World {
         HostError::Failed { rank: self.rank, failure, way }
     }
 
-    /// Called by the death watch: rank `culprit`'s process has ended.
-    pub(crate) fn peer_ended(own: &Control, peer: &Control, reporter: usize, culprit: usize) {
-        if !peer.closed() {
-            let epoch = own.notified();
-            let phase = if own.done() >= epoch {
-                Phase::Idle
-            } else {
-                Phase::from_bits((own.read_record(epoch).signature >> 56) as u8)
-            };
-            own.set_poison(Failure { cause: Cause::Died, culprit, reporter, phase, epoch }.to_word());
+    /// Called by the death watch: the process of rank `culprit`, whose place is `at`, has ended.
+    pub(crate) fn peer_ended(
+        controls: &[Control],
+        (own, at): (usize, usize),
+        (reporter, culprit): (usize, usize),
+    ) {
+        if !controls[at].closed() {
+            let (phase, epoch) = Self::now(&controls[own]);
+            let failure = Failure { cause: Cause::Died, culprit, reporter, phase, epoch };
+            controls[own].set_poison(failure.to_word());
+            controls.iter().for_each(Control::alarm);
         }
+    }
+}
+
+/// For whom a rank waits, and when it last said so: one that is stopped waits for nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitsFor {
+    rank: usize,
+    millis: u64,
+}
+
+/// A rank that waits says so once a [`SLICE`]; what is older than a few is not believed.
+const FRESH: u64 = 4 * SLICE.as_millis() as u64;
+
+impl WaitsFor {
+    fn new(rank: usize) -> Self {
+        Self { rank, millis: millis() }
+    }
+
+    /// The rank (+ 1) in the upper 16 bits, milliseconds of the machine's clock below.
+    fn to_word(self) -> u64 {
+        (self.rank as u64 + 1) << 48 | self.millis & ((1 << 48) - 1)
+    }
+
+    /// The rank of a word that was written just now.
+    fn fresh(word: u64) -> Option<usize> {
+        let (rank, then) = ((word >> 48) as usize, word & ((1 << 48) - 1));
+        (rank > 0 && millis().saturating_sub(then) <= FRESH).then(|| rank - 1)
+    }
+}
+
+/// The machine's clock, the same for all its processes.
+fn millis() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_is_believed_only_for_a_moment() {
+        assert_eq!(WaitsFor::fresh(WaitsFor::new(4095).to_word()), Some(4095));
+        assert_eq!(WaitsFor::fresh(0), None);
+        let old = WaitsFor { rank: 3, millis: millis() - FRESH - 1 };
+        assert_eq!(WaitsFor::fresh(old.to_word()), None);
     }
 }

@@ -250,6 +250,7 @@ impl Worker {
             return;
         }
         self.state.published = true;
+        self.flags.heard_from(node);
         let channel = immediate.channel as usize;
         let fresh = match immediate.kind {
             Kind::Header => self.flags.header_arrived(node, immediate.epoch),
@@ -266,15 +267,13 @@ impl Worker {
             }
         };
         if !fresh {
-            self.duplicate(node, &format!("{:?} of call {} (low bits)", immediate.kind, immediate.epoch));
+            self.duplicate(node, format!("{:?} of call {} (low bits)", immediate.kind, immediate.epoch));
         }
     }
 
-    fn duplicate(&mut self, node: usize, what: &str) {
+    fn duplicate(&mut self, node: usize, what: String) {
         Counters::add(&self.counters.duplicates, 1);
-        let what =
-            format!("node {node}'s {what} arrived twice: the network or its provider repeats completions");
-        self.broken(node, FabricError::Argument { what });
+        self.broken(node, FabricError::Repeated { node, what });
     }
 
     fn chunk_arrived(&mut self, channel: usize, node: usize, sequence: u16) {
@@ -284,7 +283,7 @@ impl Worker {
         };
         match receiver.arrive(sequence) {
             Ok(sequence) => self.flags.chunk_arrived(channel, node, sequence),
-            Err(error) => self.duplicate(node, &format!("chunk ({error})")),
+            Err(error) => self.duplicate(node, format!("chunk ({error})")),
         }
     }
 
@@ -298,7 +297,7 @@ impl Worker {
                 let floor = sender.floor();
                 self.flags.set_credited(channel, node, floor);
             }
-            Err(error) => self.duplicate(node, &format!("credit ({error})")),
+            Err(error) => self.duplicate(node, format!("credit ({error})")),
         }
     }
 
