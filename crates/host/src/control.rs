@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use expertrail_core::Phase;
 use expertrail_core::hop::CallHeader;
 
 use crate::call::Signature;
@@ -20,6 +21,7 @@ const LINE: usize = 64;
 const CLOSED: usize = 16;
 const POISON: usize = 24;
 const WAITS: usize = 32;
+const NOW: usize = 40;
 const NOTIFY: usize = LINE;
 const DONE: usize = LINE + 8;
 const BELL: usize = LINE + 16;
@@ -192,6 +194,19 @@ impl Control {
     /// For whom the owner waits; see [`WaitsFor`](crate::world::WaitsFor).
     pub(crate) fn waits(&self) -> u64 {
         self.word(WAITS).load(Ordering::Relaxed)
+    }
+
+    /// Notes the step that the owner enters.
+    pub(crate) fn set_now(&self, phase: Phase, epoch: u64) {
+        self.word(NOW).store(epoch << 8 | phase as u64, Ordering::Relaxed);
+    }
+
+    /// The owner's step and call, for a failure that is found outside of any wait.
+    pub(crate) fn now(&self) -> (Phase, u64) {
+        let word = self.word(NOW).load(Ordering::Relaxed);
+        let epoch = word >> 8;
+        let idle = self.waits() == 0 && self.done() >= epoch;
+        (if idle { Phase::Idle } else { Phase::from_bits(word as u8) }, epoch)
     }
 
     /// The last call the owner has announced.

@@ -115,6 +115,7 @@ impl World {
     }
 
     pub(crate) fn wait(&self, phase: Phase, epoch: u64) -> Wait {
+        self.own().set_now(phase, epoch);
         Wait { phase, epoch, until: Instant::now() + self.deadline }
     }
 
@@ -241,17 +242,6 @@ impl World {
         self.controls.iter().for_each(Control::alarm);
     }
 
-    /// Where this rank is: its phase and call, for a failure found outside of any wait.
-    pub(crate) fn now(own: &Control) -> (Phase, u64) {
-        let epoch = own.notified();
-        let phase = if own.done() >= epoch {
-            Phase::Idle
-        } else {
-            Phase::from_bits((own.read_record(epoch).signature >> 56) as u8)
-        };
-        (phase, epoch)
-    }
-
     /// Keeps what is known of a failure beyond its word, for this rank's message.
     pub(crate) fn note(&self, detail: String) {
         let _ = self.detail.set(detail);
@@ -275,7 +265,7 @@ impl World {
         (reporter, culprit): (usize, usize),
     ) {
         if !controls[at].closed() {
-            let (phase, epoch) = Self::now(&controls[own]);
+            let (phase, epoch) = controls[own].now();
             let failure = Failure { cause: Cause::Died, culprit, reporter, phase, epoch };
             controls[own].set_poison(failure.to_word());
             controls.iter().for_each(Control::alarm);

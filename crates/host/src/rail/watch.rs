@@ -72,7 +72,7 @@ fn known(error: &GroupError, world: &World) -> Option<u64> {
         GroupError::Failed { message, .. } => return told(message),
         _ => return None,
     };
-    let (phase, epoch) = World::now(world.own());
+    let (phase, epoch) = world.own().now();
     Some(Failure { cause, culprit, reporter: world.rank, phase, epoch }.to_word())
 }
 
