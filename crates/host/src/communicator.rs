@@ -120,7 +120,7 @@ impl HostCommunicator {
         let crossings = rail::join(group, &topology, end, &world.controls)?;
         let everybody: Vec<usize> = (0..group.size()).collect();
         let watched = group.subset("watch of the communicator", &everybody)?;
-        let far = Watch::new(watched, world.clone())?;
+        let far = Watch::new(watched, world.clone(), crossings.rail.flags().clone())?;
         Ok(Self {
             world,
             rings,

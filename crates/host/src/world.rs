@@ -19,6 +19,10 @@ use crate::simd::Simd;
 /// failure is seen, far below the two seconds allowed.
 const SLICE: Duration = Duration::from_millis(50);
 
+/// How much longer than its deadline a rank waits before it blames a rank of another node that has announced its call:
+/// long enough for word from whoever waits for a rank that has not.
+const LINGER: Duration = Duration::from_millis(200);
+
 /// Spins before the first sleep, where every rank has a core of its own. A futex wake costs 15 us between
 /// processes (deps.md 2f) and a spinning hand-over 0.2 us; about 20 us of spinning hide most waits.
 const SPINS: u32 = 2_000;
@@ -177,7 +181,8 @@ impl World {
             self.check(wait)?;
             let culprit = culprit();
             self.own().set_waits(WaitsFor::new(culprit).to_word());
-            let slice = SLICE.min(wait.until.saturating_duration_since(Instant::now()));
+            let left = wait.until.saturating_duration_since(Instant::now());
+            let slice = if left.is_zero() { SLICE } else { SLICE.min(left) };
             if bell.sleep_unless(&SharedFutex, slice, &ready) {
                 return Ok(());
             }
@@ -185,8 +190,14 @@ impl World {
             if self.node_ranks.contains(&culprit) && self.control(culprit).closed() && !ready() {
                 return Err(self.fail(wait, Cause::Left, culprit));
             }
-            if Instant::now() >= wait.until && !ready() {
-                return Err(self.fail(wait, Cause::Deadline, self.blame(culprit)));
+            let late = Instant::now().saturating_duration_since(wait.until);
+            if late > Duration::ZERO && !ready() {
+                let culprit = self.blame(culprit);
+                // A rank of another node may only wait for a third, whose rail peer is late at the same moment.
+                let direct = self.node_ranks.contains(&culprit) || wait.phase == Phase::RailNotify;
+                if direct || late >= LINGER {
+                    return Err(self.fail(wait, Cause::Deadline, culprit));
+                }
             }
         }
     }
@@ -224,22 +235,22 @@ impl World {
     pub(crate) fn fail(&self, wait: Wait, cause: Cause, culprit: usize) -> HostError {
         let failure = Failure { cause, culprit, reporter: self.rank, phase: wait.phase, epoch: wait.epoch };
         let first = self.own().set_poison(failure.to_word());
-        for control in &self.controls {
-            control.set_poison(first);
-        }
-        self.alarm();
+        Self::poison(&self.controls, first);
         self.failed(first)
     }
 
-    /// Records a failure that somebody else found, for this rank.
+    /// Records a failure that was found outside of a call, here and at every rank of this node: one that learnt of it
+    /// later would take the first to close its communicator for the culprit.
     pub(crate) fn learn(&self, word: u64) {
-        self.own().set_poison(word);
-        self.alarm();
+        Self::poison(&self.controls, word);
     }
 
-    /// Wakes this node's ranks, wherever they wait, so that they see poison.
-    fn alarm(&self) {
-        self.controls.iter().for_each(Control::alarm);
+    /// Tells all ranks of a node of a failure, and wakes them wherever they wait.
+    pub(crate) fn poison(controls: &[Control], word: u64) {
+        for control in controls {
+            control.set_poison(word);
+        }
+        controls.iter().for_each(Control::alarm);
     }
 
     /// Keeps what is known of a failure beyond its word, for this rank's message.
@@ -267,8 +278,7 @@ impl World {
         if !controls[at].closed() {
             let (phase, epoch) = controls[own].now();
             let failure = Failure { cause: Cause::Died, culprit, reporter, phase, epoch };
-            controls[own].set_poison(failure.to_word());
-            controls.iter().for_each(Control::alarm);
+            Self::poison(controls, failure.to_word());
         }
     }
 }

@@ -19,8 +19,14 @@ fn run_all(over: &str, run: impl Fn(&Line) -> check::Seen) {
     let mut failures = Vec::new();
     for line in lines().iter().filter(|line| line.over == over && only.is_none_or(|n| n == line.number)) {
         let started = std::time::Instant::now();
-        let problems = check::problems(line, &run(line));
+        let seen = run(line);
+        let problems = check::problems(line, &seen);
         println!("{line} ({:.1} s)", started.elapsed().as_secs_f64());
+        if only.is_some() {
+            seen.reports.iter().for_each(|(rank, report, at)| {
+                println!("{:?} rank {rank} {report:?}", at.duration_since(started))
+            });
+        }
         failures.extend(problems.into_iter().map(|text| format!("{line}\n    {text}")));
     }
     assert!(failures.is_empty(), "{} problems:\n{}", failures.len(), failures.join("\n"));

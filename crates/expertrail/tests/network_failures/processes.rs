@@ -212,7 +212,11 @@ impl Job for Process {
             match act {
                 // One system call after the other: the two of a node end within microseconds.
                 Act::Kill => signal("-KILL", &hit),
-                Act::Stop => signal("-STOP", &hit),
+                Act::Stop => {
+                    signal("-STOP", &hit);
+                    // Until the signal has reached every thread.
+                    std::thread::sleep(Duration::from_millis(200));
+                }
                 Act::Slow => std::thread::sleep(Duration::from_millis(500)),
                 other => panic!("processes cannot {other:?}"),
             }

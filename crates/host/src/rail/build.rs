@@ -13,6 +13,7 @@ use crate::build::most_experts_of_node;
 use crate::control::Control;
 use crate::error::{HostError, Result};
 use crate::futex::SharedFutex;
+use crate::world::World;
 
 /// Sizes of what crosses between nodes; all but the CPUs must be equal on all ranks.
 #[derive(Clone, Debug)]
@@ -225,10 +226,7 @@ impl Listener for Doors {
     fn told(&self, _node: usize, word: u64) {
         // A peer's word: 0 stands for no failure and would be taken for none.
         if word != 0 {
-            for control in &self.all {
-                control.set_poison(word);
-            }
-            self.all.iter().for_each(Control::alarm);
+            World::poison(&self.all, word);
         }
     }
 }

@@ -233,12 +233,17 @@ pub(crate) fn wait_for_any(
         crossings.borrow().check(world, wait)?;
         let Some(node) = shut().filter(|_| !ready()) else { return Ok(()) };
         let way = flags.way(node);
-        // Nothing but itself explains something that came twice.
-        if Instant::now() >= until || matches!(way, Way::Broken(FabricError::Repeated { .. })) {
+        let explained = matches!(&way, Way::Broken(error) if patience(error).is_zero());
+        if explained || Instant::now() >= until {
             return Err(world.fail(wait, cause_of(world, way), rank_on(world, node)));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// How long a broken way waits for news that explains it. Nothing but itself explains something that came twice.
+fn patience(error: &FabricError) -> Duration {
+    if matches!(error, FabricError::Repeated { .. }) { Duration::ZERO } else { NEWS }
 }
 
 /// Why a way that is shut fails a call; its details go into this rank's message.

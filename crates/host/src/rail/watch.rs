@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use expertrail_core::Failure;
+use expertrail_fabric::rail::{Flags, Way};
 use expertrail_group::{Group, GroupError};
 
+use super::{cause_of, patience, rank_on};
 use crate::error::{Cause, HostError, Result};
 use crate::world::World;
 
@@ -28,13 +30,14 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Takes a group of all ranks that nobody else uses.
-    pub(crate) fn new(group: Group, world: Arc<World>) -> Result<Self> {
+    pub(crate) fn new(group: Group, world: Arc<World>, flags: Arc<Flags>) -> Result<Self> {
         let rank = group.rank();
         let stop = Arc::new(AtomicBool::new(false));
         let ended = stop.clone();
         let thread = std::thread::Builder::new()
             .name(format!("watch-{rank}"))
             .spawn(move || {
+                let mut broken = None;
                 loop {
                     // Once more after the end: what was found last must reach the others too.
                     let last = ended.load(Ordering::Acquire);
@@ -51,6 +54,7 @@ impl Watch {
                     if last {
                         return;
                     }
+                    look_at_ways(&world, &flags, &mut broken);
                     std::thread::park_timeout(EVERY);
                 }
             })
@@ -60,6 +64,27 @@ impl Watch {
                 reason: error.to_string(),
             })?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+/// Fails the communicator when a way to another node stays broken: a rank that waits within its node, or is in no call,
+/// does not look at its rail. `since` is when it was first seen so.
+fn look_at_ways(world: &World, flags: &Flags, since: &mut Option<Instant>) {
+    let own = world.topology.node_of(world.rank);
+    let mut nodes = (0..world.topology.nodes()).filter(|node| *node != own);
+    let broken = nodes.find_map(|node| match flags.way(node) {
+        Way::Broken(error) => Some((node, error)),
+        _ => None,
+    });
+    let Some((node, error)) = broken.filter(|_| !world.own().closed()) else { return };
+    if world.own().poison() != 0 {
+        return;
+    }
+    if since.get_or_insert_with(Instant::now).elapsed() >= patience(&error) {
+        let cause = cause_of(world, Way::Broken(error));
+        let (phase, epoch) = world.own().now();
+        let failure = Failure { cause, culprit: rank_on(world, node), reporter: world.rank, phase, epoch };
+        world.learn(failure.to_word());
     }
 }
 
