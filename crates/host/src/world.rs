@@ -19,10 +19,6 @@ use crate::simd::Simd;
 /// failure is seen, far below the two seconds allowed.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// How much longer than its deadline a rank waits before it blames a rank of another node that has announced its call:
-/// long enough for word from whoever waits for a rank that has not.
-const LINGER: Duration = Duration::from_millis(200);
-
 /// Spins before the first sleep, where every rank has a core of its own. A futex wake costs 15 us between
 /// processes (deps.md 2f) and a spinning hand-over 0.2 us; about 20 us of spinning hide most waits.
 const SPINS: u32 = 2_000;
@@ -165,7 +161,11 @@ impl World {
             }
             std::hint::spin_loop();
         }
+        // Late enough to be rare, early enough for others to know before their deadlines.
+        let patience = (self.deadline / 2).min(Duration::from_secs(1)).as_millis() as u64;
+        self.own().set_tell(millis() + patience);
         let waited = self.sleep_for(wait, culprit, bell, ready);
+        self.own().set_tell(0);
         self.own().set_waits(0);
         waited
     }
@@ -181,8 +181,7 @@ impl World {
             self.check(wait)?;
             let culprit = culprit();
             self.own().set_waits(WaitsFor::new(culprit).to_word());
-            let left = wait.until.saturating_duration_since(Instant::now());
-            let slice = if left.is_zero() { SLICE } else { SLICE.min(left) };
+            let slice = SLICE.min(wait.until.saturating_duration_since(Instant::now()));
             if bell.sleep_unless(&SharedFutex, slice, &ready) {
                 return Ok(());
             }
@@ -190,33 +189,11 @@ impl World {
             if self.node_ranks.contains(&culprit) && self.control(culprit).closed() && !ready() {
                 return Err(self.fail(wait, Cause::Left, culprit));
             }
-            let late = Instant::now().saturating_duration_since(wait.until);
-            if late > Duration::ZERO && !ready() {
-                let culprit = self.blame(culprit);
-                // A rank of another node may only wait for a third, whose rail peer is late at the same moment.
-                let direct = self.node_ranks.contains(&culprit) || wait.phase == Phase::RailNotify;
-                if direct || late >= LINGER {
-                    return Err(self.fail(wait, Cause::Deadline, culprit));
-                }
+            if Instant::now() >= wait.until && !ready() {
+                let culprit = blame(&self.controls, (self.node_ranks.start, self.rank), culprit);
+                return Err(self.fail(wait, Cause::Deadline, culprit));
             }
         }
-    }
-
-    /// The rank that keeps `culprit` from going on, if that only waits too: whoever waits for somebody who waits must not
-    /// take the wrong one for the cause, though its deadline passes at the same time.
-    fn blame(&self, culprit: usize) -> usize {
-        let mut last = culprit;
-        for _ in 0..self.node_ranks.len() {
-            if !self.node_ranks.contains(&last) {
-                return last;
-            }
-            match WaitsFor::fresh(self.control(last).waits()) {
-                None => return last,
-                Some(next) if next == self.rank || next >= self.ranks() => return culprit,
-                Some(next) => last = next,
-            }
-        }
-        culprit
     }
 
     /// Gives the failure that another rank or the death watch has found, or a cancellation.
@@ -310,6 +287,37 @@ impl WaitsFor {
     }
 }
 
+/// The rank that keeps `culprit` from going on, if `culprit` only waits too, for another rank of its node or of its rail:
+/// whoever waits for somebody who waits must not take the wrong one for the cause, though both deadlines pass together.
+///
+/// `controls` are those of the node whose first rank is `first`, seen by its rank `own`.
+pub(crate) fn blame(controls: &[Control], (first, own): (usize, usize), culprit: usize) -> usize {
+    let here = controls.len();
+    let (mut seen, mut last) = (vec![own], culprit);
+    loop {
+        seen.push(last);
+        let next = match last.checked_sub(first).and_then(|at| controls.get(at)) {
+            Some(control) => WaitsFor::fresh(control.waits()),
+            None => controls[last % here].far_waits(last / here),
+        };
+        match next {
+            // Two that wait for each other: something between them was lost.
+            Some(next) if !seen.contains(&next) => last = next,
+            _ => return last,
+        }
+    }
+}
+
+/// For whom a rank of the node has been waiting for long, as a word for its rail peers: that rank + 1; 0 for nobody.
+pub(crate) fn long_wait(controls: &[Control], (first, own): (usize, usize)) -> u64 {
+    let control = &controls[own - first];
+    let tell = control.tell();
+    if tell == 0 || millis() < tell {
+        return 0;
+    }
+    WaitsFor::fresh(control.waits()).map_or(0, |rank| blame(controls, (first, own), rank) as u64 + 1)
+}
+
 /// The machine's clock, the same for all its processes.
 fn millis() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -326,5 +334,45 @@ mod tests {
         assert_eq!(WaitsFor::fresh(0), None);
         let old = WaitsFor { rank: 3, millis: millis() - FRESH - 1 };
         assert_eq!(WaitsFor::fresh(old.to_word()), None);
+    }
+
+    /// Ranks 2 3 of a node between two others of two ranks.
+    fn node() -> Vec<Control> {
+        let layout = crate::control::ControlLayout::new((3, 2), 4);
+        let segment = || Arc::new(Segment::create(0, layout.bytes).unwrap());
+        (0..2).map(|_| Control::new(segment(), layout)).collect()
+    }
+
+    #[test]
+    fn the_end_of_a_chain_of_waits_is_to_blame() {
+        let controls = node();
+        let blamed = |culprit| blame(&controls, (2, 3), culprit);
+        assert_eq!([2, 0, 5].map(blamed), [2, 0, 5]);
+        // Rank 2 waits for rank 0, its rail peer, which has told it that it waits for rank 4.
+        controls[0].set_waits(WaitsFor::new(0).to_word());
+        assert_eq!(blamed(2), 0);
+        controls[0].set_far_waits(0, 4 + 1);
+        assert_eq!([2, 0].map(blamed), [4, 4]);
+        // Rank 4 tells it that it waits for rank 5, which told rank 3 that it waits for that: nobody is behind them.
+        controls[0].set_far_waits(2, 5 + 1);
+        controls[1].set_far_waits(2, 3 + 1);
+        assert_eq!(blamed(2), 5);
+        // Two that wait for each other have lost something between them.
+        controls[1].set_far_waits(2, 4 + 1);
+        assert_eq!(blamed(2), 5);
+        // A word from outside that names no rank.
+        controls[0].set_far_waits(0, u64::MAX);
+        assert!(blamed(2) >= 6 || blamed(2) == 0);
+    }
+
+    #[test]
+    fn a_short_wait_is_told_to_nobody() {
+        let controls = node();
+        controls[1].set_waits(WaitsFor::new(5).to_word());
+        assert_eq!(long_wait(&controls, (2, 3)), 0);
+        controls[1].set_tell(millis() + 60_000);
+        assert_eq!(long_wait(&controls, (2, 3)), 0);
+        controls[1].set_tell(1);
+        assert_eq!(long_wait(&controls, (2, 3)), 5 + 1);
     }
 }

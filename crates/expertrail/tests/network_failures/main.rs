@@ -5,6 +5,7 @@
 
 mod check;
 mod line;
+mod namespaces;
 mod processes;
 mod rank;
 mod simulated;
@@ -56,4 +57,11 @@ fn the_matrix_over_shm() {
 #[ignore = "started by the others"]
 fn rank_process() {
     processes::rank();
+}
+
+/// Not a test: one rank of `scripts/test-network`, in a network namespace.
+#[test]
+#[ignore = "started by scripts/test-network"]
+fn namespace_rank() {
+    namespaces::rank();
 }

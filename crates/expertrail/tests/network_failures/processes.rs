@@ -87,8 +87,21 @@ pub fn run(line: &Line) -> Seen {
         ranks.0.push(child);
     }
     drop(send);
-    let seen = listen(line, &ranks, &reports);
+    let mut seen = listen(line, &ranks, &reports);
+    if line.over == "shm" && line.act == Act::Kill {
+        // What the dead left was swept when the others built anew.
+        seen.extend(line.hit.iter().filter_map(|&rank| left_behind(rank, ranks.0[rank].id())));
+    }
     Seen { reports: seen, slack: Duration::ZERO }
+}
+
+/// The first file of the provider that a rank's process left.
+fn left_behind(rank: usize, process: u32) -> Option<(usize, Report, Instant)> {
+    let files = std::fs::read_dir("/dev/shm").ok()?.flatten();
+    let name = files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .find(|name| name.starts_with(&format!("{process}:")))?;
+    Some((rank, Report::Wrong(format!("its process left /dev/shm/{name}")), Instant::now()))
 }
 
 fn listen(

@@ -13,7 +13,7 @@ use crate::build::most_experts_of_node;
 use crate::control::Control;
 use crate::error::{HostError, Result};
 use crate::futex::SharedFutex;
-use crate::world::World;
+use crate::world::{self, World};
 
 /// Sizes of what crosses between nodes; all but the CPUs must be equal on all ranks.
 #[derive(Clone, Debug)]
@@ -187,7 +187,13 @@ pub(crate) fn join(group: &Group, topology: &Topology, end: End, controls: &[Con
     let of_rail: Vec<RailCard> = cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let config = ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
-    let listener = Box::new(Doors { own: controls[rail].clone(), all: controls.to_vec() });
+    let listener = Box::new(Doors {
+        own: controls[rail].clone(),
+        all: controls.to_vec(),
+        first: node * topology.ranks_per_node(),
+        rank,
+        ranks: topology.ranks(),
+    });
     let started = end.rail.start(node, &of_rail, listener, &config).map_err(network(rank));
     // Nobody writes before everybody knows everybody.
     let word = started.as_ref().err().map(ToString::to_string).unwrap_or_default();
@@ -216,6 +222,10 @@ pub(crate) fn join(group: &Group, topology: &Topology, end: End, controls: &[Con
 struct Doors {
     own: Control,
     all: Vec<Control>,
+    /// The node's first rank, this one, and the ranks of the job.
+    first: usize,
+    rank: usize,
+    ranks: usize,
 }
 
 impl Listener for Doors {
@@ -228,6 +238,15 @@ impl Listener for Doors {
         if word != 0 {
             World::poison(&self.all, word);
         }
+    }
+
+    fn waits(&self) -> u64 {
+        world::long_wait(&self.all, (self.first, self.rank))
+    }
+
+    fn told_waits(&self, node: usize, word: u64) {
+        // A peer's word: a rank that does not exist is none.
+        self.own.set_far_waits(node, if word > self.ranks as u64 { 0 } else { word });
     }
 }
 
