@@ -124,8 +124,8 @@ impl Failure {
     pub fn to_word(&self) -> u64 {
         (self.cause as u64) << 60
             | (self.phase as u64) << 56
-            | (self.culprit as u64) << 44
-            | (self.reporter as u64) << 32
+            | (self.culprit as u64 & 0xFFF) << 44
+            | (self.reporter as u64 & 0xFFF) << 32
             | self.epoch & 0xFFFF_FFFF
     }
 
@@ -202,6 +202,10 @@ mod tests {
             assert_ne!(failure.to_word(), 0);
             assert_eq!(Failure::from_word(failure.to_word()), failure);
         }
+        // A rank that cannot be does not change the other fields.
+        let failure =
+            Failure { cause: Cause::Left, culprit: 1 << 12, reporter: 1 << 13, phase: Phase::Idle, epoch: 3 };
+        assert_eq!(failure.to_word(), 2 << 60 | 3);
         // As a GPU writes it: deadline (3), phase 2 (rows), rank 1 at fault, found by rank 17, call 0x80000001.
         let failure = Failure::from_word(1 << 63 | 3 << 60 | 2 << 56 | 1 << 44 | 17 << 32 | 0x8000_0001);
         assert_eq!((failure.cause, failure.phase), (Cause::Deadline, Phase::DispatchData));

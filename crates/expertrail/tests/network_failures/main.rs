@@ -25,7 +25,7 @@ fn run_all(over: &str, run: impl Fn(&Line) -> check::Seen) {
         println!("{line} ({:.1} s)", started.elapsed().as_secs_f64());
         if only.is_some() {
             seen.reports.iter().for_each(|(rank, report, at)| {
-                println!("{:?} rank {rank} {report:?}", at.duration_since(started))
+                println!("{:?} rank {rank} {report:?}", at.duration_since(started));
             });
         }
         failures.extend(problems.into_iter().map(|text| format!("{line}\n    {text}")));
