@@ -83,6 +83,8 @@ pub enum Cause {
     Protocol = 5,
     /// The network between the reporter and the culprit failed.
     Network = 6,
+    /// The network delivered something of the culprit's twice, or told of it twice.
+    Repeated = 7,
 }
 
 impl Cause {
@@ -95,6 +97,7 @@ impl Cause {
             3 => Self::Deadline,
             5 => Self::Protocol,
             6 => Self::Network,
+            7 => Self::Repeated,
             _ => Self::Cancelled,
         }
     }
@@ -121,8 +124,8 @@ impl Failure {
     pub fn to_word(&self) -> u64 {
         (self.cause as u64) << 60
             | (self.phase as u64) << 56
-            | (self.culprit as u64) << 44
-            | (self.reporter as u64) << 32
+            | (self.culprit as u64 & 0xFFF) << 44
+            | (self.reporter as u64 & 0xFFF) << 32
             | self.epoch & 0xFFFF_FFFF
     }
 
@@ -167,6 +170,11 @@ impl fmt::Display for Failure {
                 "the network between rank {reporter} and rank {culprit} failed in {phase}, call {epoch}; look at the link \
                  of both, then build a new communicator"
             ),
+            Cause::Repeated => write!(
+                f,
+                "the network gave rank {reporter} something of rank {culprit}'s twice in {phase}, call {epoch}; its \
+                 provider breaks the rules: use another provider or version, then build a new communicator"
+            ),
             Cause::Cancelled => write!(f, "cancelled at rank {reporter} in {phase}, call {epoch}"),
         }
     }
@@ -176,16 +184,28 @@ impl fmt::Display for Failure {
 mod tests {
     use super::*;
 
+    const ALL: [Cause; 7] = [
+        Cause::Died,
+        Cause::Left,
+        Cause::Deadline,
+        Cause::Cancelled,
+        Cause::Protocol,
+        Cause::Network,
+        Cause::Repeated,
+    ];
+
     #[test]
     fn a_failure_survives_its_word() {
-        for cause in
-            [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol, Cause::Network]
-        {
+        for cause in ALL {
             let failure =
                 Failure { cause, culprit: 4095, reporter: 17, phase: Phase::CombineStaging, epoch: 1 << 31 };
             assert_ne!(failure.to_word(), 0);
             assert_eq!(Failure::from_word(failure.to_word()), failure);
         }
+        // A rank that cannot be does not change the other fields.
+        let failure =
+            Failure { cause: Cause::Left, culprit: 1 << 12, reporter: 1 << 13, phase: Phase::Idle, epoch: 3 };
+        assert_eq!(failure.to_word(), 2 << 60 | 3);
         // As a GPU writes it: deadline (3), phase 2 (rows), rank 1 at fault, found by rank 17, call 0x80000001.
         let failure = Failure::from_word(1 << 63 | 3 << 60 | 2 << 56 | 1 << 44 | 17 << 32 | 0x8000_0001);
         assert_eq!((failure.cause, failure.phase), (Cause::Deadline, Phase::DispatchData));
@@ -220,16 +240,14 @@ mod tests {
 
     #[test]
     fn causes_keep_their_numbers() {
-        let numbers =
-            [Cause::Died, Cause::Left, Cause::Deadline, Cause::Cancelled, Cause::Protocol, Cause::Network];
-        assert_eq!(numbers.map(|cause| cause as u8), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(ALL.map(|cause| cause as u8), [1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]
     fn messages_name_culprit_reporter_phase_and_call() {
         let failure =
             |cause| Failure { cause, culprit: 31, reporter: 7, phase: Phase::CombineStaging, epoch: 907 };
-        for cause in [Cause::Died, Cause::Left, Cause::Deadline, Cause::Protocol, Cause::Network] {
+        for cause in ALL.into_iter().filter(|cause| *cause != Cause::Cancelled) {
             let text = failure(cause).to_string();
             for part in ["rank 31", "rank 7", "combine: staged rows", "call 907"] {
                 assert!(text.contains(part), "{cause:?}: no {part:?} in {text:?}");

@@ -390,7 +390,7 @@ impl CudaError {
         match self {
             Self::Build(error) => error.exit_code(),
             Self::Failed { failure, .. } => match failure.cause {
-                Cause::Died | Cause::Left | Cause::Protocol | Cause::Network => 1,
+                Cause::Died | Cause::Left | Cause::Protocol | Cause::Network | Cause::Repeated => 1,
                 Cause::Deadline => 124,
                 Cause::Cancelled => 130,
             },

@@ -164,7 +164,9 @@ impl Builder<'_> {
         if self.backend == Backend::Cuda {
             return Err(Error::HostSlices);
         }
-        let config = self.host_config()?;
+        let config = self.host_config().inspect_err(|error| {
+            HostCommunicator::decline_across(self.group, &error.to_string());
+        })?;
         Ok(Communicator { host: HostCommunicator::build_across(self.group, &config, crossing)? })
     }
 

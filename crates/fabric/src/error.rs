@@ -63,6 +63,14 @@ pub enum FabricError {
         /// Its number.
         code: i32,
     },
+    /// Something of a peer's arrived twice, which no transport may do.
+    #[error("node {node}'s {what} arrived twice: the network or its provider repeats completions")]
+    Repeated {
+        /// The node.
+        node: usize,
+        /// What it was.
+        what: String,
+    },
     /// An argument is outside of what was registered or connected: an error of the caller; nothing was posted.
     #[error("{what}")]
     Argument {

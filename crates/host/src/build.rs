@@ -191,7 +191,7 @@ fn prepare(group: &Group, config: &HostConfig, node_ranks: &Range<usize>) -> Res
     let rings = Rings::new(here, config.shape.hidden)?;
     // Of every source, the counts of this node's ranks and experts.
     let counts = config.topology.ranks() / here * (here + most_experts_of_node(&placement, here));
-    let control = ControlLayout::new(here, counts);
+    let control = ControlLayout::new((config.topology.nodes(), here), counts);
     let sizes = Sizes::new(config, &placement, (rings, here), control);
     if let Some(limit) = crate::memory::limit(config.memory_limit)
         && sizes.expected.saturating_mul(here as u64) > limit.bytes
@@ -273,7 +273,7 @@ fn watch(rank: usize, first: usize, (cards, controls): (&[Card], &[Control])) ->
     }
     let controls = controls.to_vec();
     DeathWatch::new(peers, move |peer| {
-        World::peer_ended(&controls[rank - first], &controls[peer - first], rank, peer);
+        World::peer_ended(&controls, (rank - first, peer - first), (rank, peer));
     })
     .map(Some)
     .map_err(|error| HostError::System {

@@ -92,17 +92,19 @@ impl HostCommunicator {
         crossing: std::result::Result<Crossing, FabricError>,
     ) -> Result<Self> {
         let (rank, topology) = (group.rank(), config.topology);
-        if topology.ranks() != group.size() || topology.nodes() < 2 {
-            return Err(HostError::Setting {
+        let end = if topology.ranks() != group.size() || topology.nodes() < 2 {
+            Err(HostError::Setting {
                 name: "topology",
                 value: format!("{} ranks on {} nodes", topology.ranks(), topology.nodes()),
                 wanted: format!("the group's {} ranks on at least two nodes", group.size()),
-            });
-        }
-        let end = crossing
-            .map_err(rail::network(rank))
-            .and_then(|crossing| End::new(rank, &topology, &config.shape, crossing));
-        let names = end.as_ref().ok().map(|end| end.names(rank, topology));
+            })
+        } else {
+            crossing
+                .map_err(rail::network(rank))
+                .and_then(|crossing| End::new(rank, &topology, &config.shape, crossing))
+        };
+        let end = rail::agree(group, &topology, &config.shape, end)?;
+        let names = Some(end.names(rank, topology));
         let node_ranks = rail::node_ranks(&topology, rank);
         let members: Vec<usize> = node_ranks.clone().collect();
         let node = group.subset("ranks of a node", &members)?;
@@ -118,7 +120,7 @@ impl HostCommunicator {
         let crossings = rail::join(group, &topology, end, &world.controls)?;
         let everybody: Vec<usize> = (0..group.size()).collect();
         let watched = group.subset("watch of the communicator", &everybody)?;
-        let far = Watch::new(watched, world.own().clone())?;
+        let far = Watch::new(watched, world.clone(), crossings.rail.flags().clone())?;
         Ok(Self {
             world,
             rings,
@@ -127,6 +129,12 @@ impl HostCommunicator {
             _watch: watch,
             _far: Some(far),
         })
+    }
+
+    /// Takes part in a build across nodes only to say that this rank cannot build and why: the others then give it up too
+    /// and do not wait. Collective with [`HostCommunicator::build_across`].
+    pub fn decline_across(group: &expertrail_group::Group, reason: &str) {
+        rail::decline(group, reason);
     }
 
     /// What crosses between nodes, in numbers; `None` where all ranks share memory.
@@ -238,7 +246,7 @@ impl HostCommunicator {
     pub(crate) fn announce(
         &self,
         state: &mut State,
-        wait: Wait,
+        mut wait: Wait,
         mut record: Record,
         (plan, counted): (Option<&Plan>, bool),
     ) -> Result<(Vec<Record>, Announced)> {
@@ -247,6 +255,8 @@ impl HostCommunicator {
         if let Some(crossings) = &mut state.crossings {
             let heard = crossings.announce(world, epoch, &mut record, (plan, counted));
             announced = state.keep(heard)?;
+            // The rails have had their time; the node gets its own.
+            wait.until = world.wait(wait.phase, epoch).until;
             state.keep(self.publish(wait, &record, [&announced.columns, &[]]))?;
         } else {
             let counts = match plan {
@@ -330,7 +340,13 @@ impl Drop for HostCommunicator {
     fn drop(&mut self) {
         self.world.own().close();
         let mut state = self.state();
+        let epoch = state.epoch;
         if let Some(mut crossings) = state.crossings.take() {
+            // A failure that no call has met yet: nobody's farewell is worth waiting for then.
+            let poison = self.world.own().poison();
+            if poison != 0 {
+                crossings.tell(poison, epoch);
+            }
             crossings.leave();
         }
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use expertrail_core::Phase;
 use expertrail_core::hop::CallHeader;
 
 use crate::call::Signature;
@@ -19,6 +20,9 @@ pub(crate) const MAGIC: u64 = 0x4558_5452_4149_0001;
 const LINE: usize = 64;
 const CLOSED: usize = 16;
 const POISON: usize = 24;
+const WAITS: usize = 32;
+const NOW: usize = 40;
+const TELL: usize = 48;
 const NOTIFY: usize = LINE;
 const DONE: usize = LINE + 8;
 const BELL: usize = LINE + 16;
@@ -33,19 +37,21 @@ pub(crate) struct ControlLayout {
     counts_stride: usize,
     produced: usize,
     consumed: usize,
+    far_waits: usize,
     /// Bytes of the control area, whole pages.
     pub(crate) bytes: usize,
 }
 
 impl ControlLayout {
-    /// For `ranks` ranks of a node, each of which publishes `words` counts for a call.
-    pub(crate) fn new(ranks: usize, words: usize) -> Self {
+    /// For `ranks` ranks of each of `nodes` nodes, each of which publishes `words` counts for a call.
+    pub(crate) fn new((nodes, ranks): (usize, usize), words: usize) -> Self {
         let counts = RECORDS + 2 * RECORD_WORDS * 8;
         let counts_stride = (4 * words).next_multiple_of(LINE);
         let produced = counts + 2 * counts_stride;
         let consumed = produced + LINE * ranks;
-        let bytes = (consumed + LINE * ranks).next_multiple_of(crate::pool::GRAIN);
-        Self { counts, counts_stride, produced, consumed, bytes }
+        let far_waits = consumed + LINE * ranks;
+        let bytes = (far_waits + 8 * nodes).next_multiple_of(crate::pool::GRAIN);
+        Self { counts, counts_stride, produced, consumed, far_waits, bytes }
     }
 }
 
@@ -177,6 +183,60 @@ impl Control {
         }
     }
 
+    /// Wakes everybody who sleeps on one of this owner's bells, because poison was set.
+    pub(crate) fn alarm(&self) {
+        self.ring_door();
+        self.ring();
+    }
+
+    /// Says for whom the owner waits, as of now; 0 for nobody.
+    pub(crate) fn set_waits(&self, word: u64) {
+        self.word(WAITS).store(word, Ordering::Relaxed);
+    }
+
+    /// For whom the owner waits; see [`WaitsFor`](crate::world::WaitsFor).
+    pub(crate) fn waits(&self) -> u64 {
+        self.word(WAITS).load(Ordering::Relaxed)
+    }
+
+    /// From when on the owner's wait is long enough to tell others of it, in milliseconds of the machine's clock; 0: never.
+    pub(crate) fn set_tell(&self, millis: u64) {
+        self.word(TELL).store(millis, Ordering::Relaxed);
+    }
+
+    /// See [`Control::set_tell`].
+    pub(crate) fn tell(&self) -> u64 {
+        self.word(TELL).load(Ordering::Relaxed)
+    }
+
+    /// Notes for whom the rank of the owner's rail on `node` waits: that rank + 1, or 0.
+    pub(crate) fn set_far_waits(&self, node: usize, word: u64) {
+        self.word(self.layout.far_waits + 8 * node).store(word, Ordering::Relaxed);
+    }
+
+    /// For whom the rank of the owner's rail on `node` waits, as far as it told.
+    pub(crate) fn far_waits(&self, node: usize) -> Option<usize> {
+        // The node comes from a word that a peer wrote.
+        if node >= (self.layout.bytes - self.layout.far_waits) / 8 {
+            return None;
+        }
+        let word = self.word(self.layout.far_waits + 8 * node).load(Ordering::Relaxed);
+        usize::try_from(word).ok()?.checked_sub(1)
+    }
+
+    /// Notes the step that the owner enters.
+    pub(crate) fn set_now(&self, phase: Phase, epoch: u64) {
+        self.word(NOW).store(epoch << 8 | phase as u64, Ordering::Relaxed);
+    }
+
+    /// The owner's step and call, for a failure that is found outside of any wait.
+    pub(crate) fn now(&self) -> (Phase, u64) {
+        let word = self.word(NOW).load(Ordering::Relaxed);
+        let epoch = word >> 8;
+        let idle = self.waits() == 0 && self.done() >= epoch;
+        (if idle { Phase::Idle } else { Phase::from_bits(word as u8) }, epoch)
+    }
+
     /// The last call the owner has announced.
     pub(crate) fn notified(&self) -> u64 {
         self.word(NOTIFY).load(Ordering::Acquire)
@@ -293,17 +353,18 @@ mod tests {
     #[test]
     fn areas_do_not_overlap() {
         for (ranks, words) in [(1, 2), (3, 10), (64, 320), (72, 584)] {
-            let l = ControlLayout::new(ranks, words);
+            let l = ControlLayout::new((3, ranks), words);
             assert!(RECORDS + 2 * RECORD_WORDS * 8 <= l.counts);
             assert!(l.counts + l.counts_stride + 4 * words <= l.produced);
             assert!(l.produced + LINE * ranks <= l.consumed);
-            assert!(l.consumed + LINE * ranks <= l.bytes);
+            assert!(l.consumed + LINE * ranks <= l.far_waits);
+            assert!(l.far_waits + 3 * 8 <= l.bytes);
         }
     }
 
     #[test]
     fn records_and_counts_of_two_calls_live_side_by_side() {
-        let layout = ControlLayout::new(2, 5);
+        let layout = ControlLayout::new((1, 2), 5);
         let control = Control::new(Arc::new(Segment::create(0, layout.bytes).unwrap()), layout);
         let record = |n| Record {
             signature: n,
@@ -336,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_first_poison_stays() {
-        let layout = ControlLayout::new(1, 2);
+        let layout = ControlLayout::new((1, 1), 2);
         let control = Control::new(Arc::new(Segment::create(0, layout.bytes).unwrap()), layout);
         assert_eq!((control.set_poison(7), control.set_poison(9), control.poison()), (7, 7, 7));
     }

@@ -202,7 +202,7 @@ impl HostError {
             Self::Segment { .. } | Self::System { .. } | Self::Network { .. } => 4,
             Self::Refused { .. } | Self::PeerBuild { .. } => 1,
             Self::Failed { failure, .. } => match failure.cause {
-                Cause::Died | Cause::Left | Cause::Protocol | Cause::Network => 1,
+                Cause::Died | Cause::Left | Cause::Protocol | Cause::Network | Cause::Repeated => 1,
                 Cause::Deadline => 124,
                 Cause::Cancelled => 130,
             },

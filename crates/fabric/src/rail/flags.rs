@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use super::layout::{CHANNELS, RailSizes};
 use crate::error::FabricError;
@@ -37,6 +38,9 @@ pub struct Flags {
     /// `[slot]`: how often an outgoing chunk has left it.
     sent: Vec<AtomicU64>,
     ways: Vec<AtomicU32>,
+    /// `[node]`: when something last came from there, in microseconds after `since`.
+    heard: Vec<AtomicU64>,
+    since: Instant,
     faults: Mutex<Vec<Option<FabricError>>>,
 }
 
@@ -65,6 +69,8 @@ impl Flags {
             credited: zeros64(CHANNELS * nodes),
             sent: zeros64(outgoing),
             ways: zeros32(nodes),
+            heard: zeros64(nodes),
+            since: Instant::now(),
             faults: Mutex::new(vec![None; nodes]),
         }
     }
@@ -111,6 +117,16 @@ impl Flags {
     /// Whether the way to `node` is open: one load.
     pub fn is_open(&self, node: usize) -> bool {
         self.ways[node].load(Ordering::Acquire) == OPEN
+    }
+
+    /// Of `nodes`, the one from which nothing has come for the longest time; the first of several.
+    pub fn most_silent(&self, nodes: &[usize]) -> Option<usize> {
+        nodes.iter().copied().min_by_key(|&node| self.heard[node].load(Ordering::Relaxed))
+    }
+
+    pub(super) fn heard_from(&self, node: usize) {
+        let micros = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.heard[node].store(micros, Ordering::Relaxed);
     }
 
     /// Marks a header's arrival; says whether it is new.
@@ -199,5 +215,15 @@ mod tests {
         flags.broken(1, fault("first"));
         flags.broken(1, fault("second"));
         assert_eq!(flags.way(1), Way::Broken(fault("first")));
+    }
+
+    #[test]
+    fn the_node_that_was_silent_longest_is_named() {
+        let flags = flags();
+        flags.heard_from(0);
+        assert_eq!(flags.most_silent(&[0, 1]), Some(1));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        flags.heard_from(1);
+        assert_eq!((flags.most_silent(&[1, 0]), flags.most_silent(&[])), (Some(0), None));
     }
 }

@@ -105,6 +105,17 @@ impl RailLayout {
         self.at.out_word
     }
 
+    /// Own memory: the word that says for whom this rank waits, behind the failure word. It is written alone, so that it
+    /// never takes a failure's place.
+    pub fn out_waits(&self) -> usize {
+        self.at.out_word + WORD_BYTES / 2
+    }
+
+    /// Where `node`'s word of for whom it waits arrives.
+    pub fn waits(&self, node: usize) -> usize {
+        self.word(node) + WORD_BYTES / 2
+    }
+
     /// Own memory: outgoing chunk `slot`.
     pub fn out_chunk(&self, slot: usize) -> usize {
         self.at.out_chunk + slot * self.out_slot

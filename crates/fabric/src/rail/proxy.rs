@@ -24,6 +24,12 @@ pub trait Listener: Send {
     /// The rank of this rail on `node` tells of a failure that ended the communicator, as
     /// [`Failure::to_word`](expertrail_core::Failure::to_word) gives it.
     fn told(&self, node: usize, word: u64);
+    /// For whom the rank has been waiting for long, as a word that its peers understand; 0 for nobody.
+    fn waits(&self) -> u64 {
+        0
+    }
+    /// The rank of this rail on `node` says for whom it waits.
+    fn told_waits(&self, _node: usize, _word: u64) {}
 }
 
 /// An endpoint with its memory registered, not yet connected.

@@ -29,6 +29,9 @@ const RESERVED: usize = 16;
 /// How long a proxy that is told to stop goes on for what it still has to send, and for its peers' farewells.
 const DRAIN: Duration = Duration::from_secs(2);
 
+/// How often a proxy with nothing to do looks whether its rank has been waiting for long.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// The way to one node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remote {
@@ -69,6 +72,9 @@ pub(super) struct State {
     stopping: bool,
     /// The end waits for nobody's farewell.
     at_once: bool,
+    /// For whom the rank waits, as the peers were told last, and when that was looked at.
+    waits: u64,
+    looked: Instant,
 }
 
 impl State {
@@ -88,6 +94,8 @@ impl State {
             published: false,
             stopping: false,
             at_once: false,
+            waits: 0,
+            looked: Instant::now(),
         })
     }
 }
@@ -176,12 +184,41 @@ impl Worker {
             std::thread::yield_now();
         } else {
             Counters::add(&self.counters.sleeps, 1);
+            self.tell_waits();
             // Commands come without a descriptor to wait on: this bounds how late one is seen after a pause.
             let most = if idle < 4_000 { Duration::from_micros(50) } else { Duration::from_millis(1) };
             if let Err(error) = self.transport.wait(most) {
                 self.broken_for_all(&error);
                 std::thread::sleep(most);
             }
+        }
+    }
+
+    /// Tells the peers for whom this rank waits, when that has changed: whoever waits for this rank then knows whom to
+    /// blame.
+    fn tell_waits(&mut self) {
+        if self.state.stopping || self.state.looked.elapsed() < LOOK {
+            return;
+        }
+        self.state.looked = Instant::now();
+        let word = self.listener.waits();
+        if std::mem::replace(&mut self.state.waits, word) == word {
+            return;
+        }
+        // SAFETY: the layout places an aligned word there, which this thread alone writes.
+        unsafe { self.memory.base().add(self.layout.out_waits()).cast::<u64>().write_volatile(word) };
+        let own = self.node;
+        for node in (0..self.remotes.len()).filter(|node| *node != own) {
+            let place = (self.layout.out_waits(), self.layout.waits(own), WORD_BYTES / 2);
+            // A word for messages, as a failure is; the channel tells them apart.
+            let immediate = Immediate {
+                kind: Kind::Poison,
+                channel: Channel::Combine,
+                source: own as u16,
+                sequence: 0,
+                epoch: 0,
+            };
+            self.queue(node, place, immediate, NO_SLOT);
         }
     }
 
@@ -250,14 +287,19 @@ impl Worker {
             return;
         }
         self.state.published = true;
+        self.flags.heard_from(node);
         let channel = immediate.channel as usize;
         let fresh = match immediate.kind {
             Kind::Header => self.flags.header_arrived(node, immediate.epoch),
             Kind::Status => self.flags.status_arrived(node, immediate.epoch),
             Kind::Chunk => return self.chunk_arrived(channel, node, immediate.sequence),
             Kind::Credit => return self.credit_arrived(channel, node, immediate.sequence),
+            Kind::Poison if immediate.channel == Channel::Combine => {
+                self.listener.told_waits(node, self.word_at(self.layout.waits(node)));
+                true
+            }
             Kind::Poison => {
-                self.listener.told(node, self.word_from(node));
+                self.listener.told(node, self.word_at(self.layout.word(node)));
                 true
             }
             Kind::Bye => {
@@ -266,15 +308,13 @@ impl Worker {
             }
         };
         if !fresh {
-            self.duplicate(node, &format!("{:?} of call {} (low bits)", immediate.kind, immediate.epoch));
+            self.duplicate(node, format!("{:?} of call {} (low bits)", immediate.kind, immediate.epoch));
         }
     }
 
-    fn duplicate(&mut self, node: usize, what: &str) {
+    fn duplicate(&mut self, node: usize, what: String) {
         Counters::add(&self.counters.duplicates, 1);
-        let what =
-            format!("node {node}'s {what} arrived twice: the network or its provider repeats completions");
-        self.broken(node, FabricError::Argument { what });
+        self.broken(node, FabricError::Repeated { node, what });
     }
 
     fn chunk_arrived(&mut self, channel: usize, node: usize, sequence: u16) {
@@ -284,7 +324,7 @@ impl Worker {
         };
         match receiver.arrive(sequence) {
             Ok(sequence) => self.flags.chunk_arrived(channel, node, sequence),
-            Err(error) => self.duplicate(node, &format!("chunk ({error})")),
+            Err(error) => self.duplicate(node, format!("chunk ({error})")),
         }
     }
 
@@ -298,14 +338,14 @@ impl Worker {
                 let floor = sender.floor();
                 self.flags.set_credited(channel, node, floor);
             }
-            Err(error) => self.duplicate(node, &format!("credit ({error})")),
+            Err(error) => self.duplicate(node, format!("credit ({error})")),
         }
     }
 
-    /// The failure word that `node` has written.
-    fn word_from(&self, node: usize) -> u64 {
+    /// A word that a peer has written at `place`.
+    fn word_at(&self, place: usize) -> u64 {
         // SAFETY: the layout places an aligned word there; the peer's write has completed.
-        unsafe { self.memory.base().add(self.layout.word(node)).cast::<u64>().read_volatile() }
+        unsafe { self.memory.base().add(place).cast::<u64>().read_volatile() }
     }
 
     /// Turns a command into writes that wait to be posted.

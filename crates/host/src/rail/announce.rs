@@ -44,6 +44,7 @@ impl Crossings {
         record: &mut Record,
         (plan, counted): (Option<&Plan>, bool),
     ) -> Result<Announced> {
+        self.intact(world, world.wait(Phase::RailNotify, epoch))?;
         self.send_headers(world, epoch, record, (plan, counted))?;
         let nodes = world.topology.nodes();
         let own = self.rail.node();
@@ -84,6 +85,7 @@ impl Crossings {
         (plan, counted): (Option<&Plan>, bool),
     ) -> Result<()> {
         for node in self.others() {
+            self.wait_until_read(world, epoch, node)?;
             let (ranks, experts) = (ranks_of(world, node), experts_of(world, node));
             let mut header = CallHeader {
                 epoch,
@@ -101,8 +103,7 @@ impl Crossings {
             }
             let layout = self.rail.layout();
             let at = layout.out_header(node, epoch);
-            // SAFETY: the layout holds the largest header there. The header of two calls ago has left: its receiver has
-            // answered since.
+            // SAFETY: the layout holds the largest header there. The header of two calls ago has left and was read.
             let region = unsafe {
                 std::slice::from_raw_parts_mut(self.rail.base().add(at), layout.sizes().header_bytes)
             };
@@ -113,6 +114,19 @@ impl Crossings {
             self.push(command(Kind::Header, (0, node), bytes, epoch));
         }
         Ok(())
+    }
+
+    /// Waits until `node` is done with the header of two calls ago, whose place the next one takes: it has announced the
+    /// call after that. Normal calls have seen that; a rank that has just refused calls has waited for nobody.
+    fn wait_until_read(&mut self, world: &World, epoch: u64, node: usize) -> Result<()> {
+        if epoch < 3 {
+            return Ok(());
+        }
+        let wait = world.wait(Phase::RailNotify, epoch);
+        let flags = self.rail.flags().clone();
+        wait_for_any(world, wait, (&RefCell::new(&mut *self), &[node]), || {
+            flags.header_is_there(node, epoch - 1)
+        })
     }
 
     fn header_from(&mut self, world: &World, epoch: u64, node: usize) -> Result<CallHeader> {
@@ -154,7 +168,7 @@ impl Crossings {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.rail.base().add(at), bytes.len()) };
             self.push(command(Kind::Status, (0, node), bytes.len(), epoch));
         }
-        let mut bad = (own != Status::Ready).then_some(own);
+        let mut bad = (own != Status::Ready).then_some((self.rail.node(), own));
         for node in self.others() {
             let wait = world.wait(Phase::RailNotify, epoch);
             let flags = self.rail.flags().clone();
@@ -170,10 +184,10 @@ impl Crossings {
                 world.fail(wait, Cause::Protocol, rank_on(world, node))
             })?;
             // The lowest node's, so that all ranks name the same one.
-            if status != Status::Ready && (bad.is_none() || node < self.rail.node()) {
-                bad = Some(status);
+            if status != Status::Ready && bad.is_none_or(|(lowest, _)| node < lowest) {
+                bad = Some((node, status));
             }
         }
-        Ok(bad)
+        Ok(bad.map(|(_, status)| status))
     }
 }

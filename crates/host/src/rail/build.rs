@@ -13,6 +13,7 @@ use crate::build::most_experts_of_node;
 use crate::control::Control;
 use crate::error::{HostError, Result};
 use crate::futex::SharedFutex;
+use crate::world::{self, World};
 
 /// Sizes of what crosses between nodes; all but the CPUs must be equal on all ranks.
 #[derive(Clone, Debug)]
@@ -56,30 +57,46 @@ pub(crate) fn lay_out(topology: &Topology, shape: &Shape, config: &RailConfig) -
     })
 }
 
-/// One rank's end with the words that all ranks must agree in.
+/// One rank's end.
 pub(crate) struct End {
     rail: RailEnd,
     config: RailConfig,
-    words: Vec<u8>,
 }
+
+/// What all ranks must agree in, in this order; the names are for messages.
+const SETTINGS: [&str; 6] = [
+    "the ranks of a node",
+    "the shape",
+    "the provider of the rails",
+    "the bytes of a chunk",
+    "the window of the rails",
+    "the chunks on their way at once",
+];
 
 impl End {
     /// Registers this rank's region with its transport.
     pub(crate) fn new(rank: usize, topology: &Topology, shape: &Shape, crossing: Crossing) -> Result<Self> {
         let Crossing { transport, config } = crossing;
         config.limits.check(topology, shape).map_err(|error| HostError::Misuse { rank, error })?;
-        let layout = lay_out(topology, shape, &config);
-        let provider = transport.capabilities().provider.clone();
-        let rail = RailEnd::new(transport, layout).map_err(network(rank))?;
-        let sizes = layout.sizes();
-        let words = format!(
-            "{provider}|{shape}, {} ranks a node|{} bytes a chunk, window {}, {} outgoing",
-            topology.ranks_per_node(),
-            sizes.chunk_bytes[0],
-            sizes.window,
-            sizes.outgoing
-        );
-        Ok(Self { rail, config, words: words.into_bytes() })
+        // What killed processes have left may be all that there is; what cannot be swept stays, as it was.
+        if transport.capabilities().provider.split(';').any(|part| part == "shm") {
+            let _ = expertrail_fabric::ofi::sweep_shm();
+        }
+        let rail = RailEnd::new(transport, lay_out(topology, shape, &config)).map_err(network(rank))?;
+        Ok(Self { rail, config })
+    }
+
+    /// The values of [`SETTINGS`].
+    fn settings(&self, topology: &Topology, shape: &Shape) -> [String; 6] {
+        let limits = &self.config.limits;
+        [
+            topology.ranks_per_node().to_string(),
+            shape.to_string(),
+            self.rail.capabilities().provider.clone(),
+            limits.slot_bytes(topology, shape).to_string(),
+            limits.window.to_string(),
+            self.config.outgoing.to_string(),
+        ]
     }
 
     /// What messages say of it.
@@ -97,34 +114,86 @@ impl End {
 const CARD_OK: u8 = 1;
 const CARD_REFUSED: u8 = 2;
 
-/// Exchanges cards with all ranks of the job, and starts this rank's proxy. Collective, whatever `end` is.
-pub(crate) fn join(
-    group: &Group,
-    topology: &Topology,
-    end: Result<End>,
-    controls: &[Control],
-) -> Result<Crossings> {
-    let rank = group.rank();
+/// The first meeting of a build: all ranks must want the same, and whoever cannot take part says why. After it all go on
+/// or none does. Collective, whatever `end` is.
+pub(crate) fn agree(group: &Group, topology: &Topology, shape: &Shape, end: Result<End>) -> Result<End> {
     let card = match &end {
-        Ok(end) => {
-            let mut bytes = vec![CARD_OK];
-            bytes.extend((end.words.len() as u32).to_le_bytes());
-            bytes.extend(&end.words);
-            bytes.extend(end.rail.card().encode());
-            bytes
-        }
-        // The others must not wait for a rank that cannot open its end.
-        Err(error) => [&[CARD_REFUSED], error.to_string().as_bytes()].concat(),
+        Ok(end) => [&[CARD_OK], end.settings(topology, shape).join("\n").as_bytes()].concat(),
+        Err(error) => refusal(&error.to_string()),
     };
-    let cards = group.all_gather("rails of the communicator", &card)?;
+    let cards = group.all_gather("settings of the communicator", &card)?;
     let end = end?;
-    let cards = read_cards(rank, &cards)?;
+    compare(group.rank(), &cards)?;
+    Ok(end)
+}
+
+/// Takes part in the first meeting of a build only to say that this rank cannot build.
+pub(crate) fn decline(group: &Group, reason: &str) {
+    // The rank has its own error to give; the others hear of a broken group by themselves.
+    let _ = group.all_gather("settings of the communicator", &refusal(reason));
+}
+
+fn refusal(reason: &str) -> Vec<u8> {
+    [&[CARD_REFUSED], reason.as_bytes()].concat()
+}
+
+/// Whether all ranks take part and have rank 0's settings.
+fn compare(rank: usize, cards: &[Vec<u8>]) -> Result<()> {
+    let refused = |peer, reason: String| HostError::PeerBuild { rank, peer, reason };
+    let mut first: Option<Vec<String>> = None;
+    let mut texts = Vec::with_capacity(cards.len());
+    for (peer, bytes) in cards.iter().enumerate() {
+        match bytes.split_first() {
+            Some((&CARD_REFUSED, reason)) => {
+                return Err(refused(peer, String::from_utf8_lossy(reason).into_owned()));
+            }
+            Some((&CARD_OK, text)) => texts.push(String::from_utf8_lossy(text).into_owned()),
+            _ => {
+                return Err(refused(
+                    peer,
+                    "it sent settings that cannot be read (another version?)".to_owned(),
+                ));
+            }
+        }
+    }
+    for (b, text) in texts.into_iter().enumerate() {
+        let values: Vec<String> = text.split('\n').map(str::to_owned).collect();
+        let first = first.get_or_insert_with(|| values.clone());
+        for (i, what) in SETTINGS.into_iter().enumerate() {
+            let value = |of: &[String]| of.get(i).cloned().unwrap_or_default();
+            let (a_value, b_value) = (value(first), value(&values));
+            if a_value != b_value {
+                return Err(HostError::Disagree { what, a: 0, a_value, b, b_value });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Exchanges cards with all ranks of the job, and starts this rank's proxy. Collective.
+pub(crate) fn join(group: &Group, topology: &Topology, end: End, controls: &[Control]) -> Result<Crossings> {
+    let rank = group.rank();
+    let cards = group.all_gather("rails of the communicator", &end.rail.card().encode())?;
+    let cards = cards
+        .iter()
+        .enumerate()
+        .map(|(peer, bytes)| {
+            let reason = || "it sent a card of its rail that cannot be read (another version?)".to_owned();
+            RailCard::decode(bytes).ok_or_else(|| HostError::PeerBuild { rank, peer, reason: reason() })
+        })
+        .collect::<Result<Vec<RailCard>>>()?;
     let node = topology.node_of(rank);
     let rail = topology.local_rank(rank);
     let of_rail: Vec<RailCard> = cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let config = ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
-    let listener = Box::new(Doors { own: controls[rail].clone(), all: controls.to_vec() });
+    let listener = Box::new(Doors {
+        own: controls[rail].clone(),
+        all: controls.to_vec(),
+        first: node * topology.ranks_per_node(),
+        rank,
+        ranks: topology.ranks(),
+    });
     let started = end.rail.start(node, &of_rail, listener, &config).map_err(network(rank));
     // Nobody writes before everybody knows everybody.
     let word = started.as_ref().err().map(ToString::to_string).unwrap_or_default();
@@ -149,42 +218,14 @@ pub(crate) fn join(
     })
 }
 
-/// All ranks' cards; they must agree with rank 0's in all settings.
-fn read_cards(rank: usize, cards: &[Vec<u8>]) -> Result<Vec<RailCard>> {
-    let mut read = Vec::with_capacity(cards.len());
-    let mut first: Option<Vec<String>> = None;
-    for (peer, bytes) in cards.iter().enumerate() {
-        let refused = |reason: String| HostError::PeerBuild { rank, peer, reason };
-        let garbled =
-            || refused("it sent a card of its rail that cannot be read (another version?)".to_owned());
-        let (kind, rest) = bytes.split_first().ok_or_else(garbled)?;
-        if *kind == CARD_REFUSED {
-            return Err(refused(String::from_utf8_lossy(rest).into_owned()));
-        }
-        let (length, rest) =
-            rest.split_first_chunk::<4>().filter(|_| *kind == CARD_OK).ok_or_else(garbled)?;
-        let (words, card) =
-            rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(garbled)?;
-        let words: Vec<String> = String::from_utf8_lossy(words).split('|').map(str::to_owned).collect();
-        let first = first.get_or_insert_with(|| words.clone());
-        for (i, what) in
-            ["the provider of the rails", "the shape", "the chunks of the rails"].into_iter().enumerate()
-        {
-            let (a_value, b_value) =
-                (first.get(i).cloned().unwrap_or_default(), words.get(i).cloned().unwrap_or_default());
-            if a_value != b_value {
-                return Err(HostError::Disagree { what, a: 0, a_value, b: peer, b_value });
-            }
-        }
-        read.push(RailCard::decode(card).ok_or_else(garbled)?);
-    }
-    Ok(read)
-}
-
 /// Wakes this rank, and poisons its node when another tells of a failure.
 struct Doors {
     own: Control,
     all: Vec<Control>,
+    /// The node's first rank, this one, and the ranks of the job.
+    first: usize,
+    rank: usize,
+    ranks: usize,
 }
 
 impl Listener for Doors {
@@ -195,11 +236,17 @@ impl Listener for Doors {
     fn told(&self, _node: usize, word: u64) {
         // A peer's word: 0 stands for no failure and would be taken for none.
         if word != 0 {
-            for control in &self.all {
-                control.set_poison(word);
-                control.door().ring(&SharedFutex);
-            }
+            World::poison(&self.all, word);
         }
+    }
+
+    fn waits(&self) -> u64 {
+        world::long_wait(&self.all, (self.first, self.rank))
+    }
+
+    fn told_waits(&self, node: usize, word: u64) {
+        // A peer's word: a rank that does not exist is none.
+        self.own.set_far_waits(node, if word > self.ranks as u64 { 0 } else { word });
     }
 }
 

@@ -107,6 +107,7 @@ impl Run<'_> {
                 crossings.check(world, world.wait(Phase::RailCombine, self.epoch))?;
             } else if next == handle.tokens() && streams.iter().all(Stream::is_done) {
                 self.copier.finish();
+                crossings.intact(world, world.wait(Phase::RailCombine, self.epoch))?;
                 return Ok(gathered);
             } else {
                 self.sleep(crossings, &layout, (&streams, &backs), next)?;

@@ -95,6 +95,7 @@ impl Run<'_> {
                 && streams.iter().all(Stream::is_done)
                 && sources.iter().all(|s| s.incoming.is_done())
             {
+                crossings.intact(world, world.wait(Phase::RailDispatch, self.epoch))?;
                 return Ok(forwards);
             } else {
                 self.sleep(crossings, &streams, &sources)?;

@@ -23,7 +23,7 @@ use expertrail_fabric::ring::{Command, Kind, LENGTH_UNIT};
 
 pub(crate) use announce::Announced;
 pub use build::{Crossing, RailConfig};
-pub(crate) use build::{End, join, node_ranks};
+pub(crate) use build::{End, agree, decline, join, node_ranks};
 pub(crate) use combine::Run as CombineRun;
 pub(crate) use dispatch::Run as DispatchRun;
 pub(crate) use watch::Watch;
@@ -158,6 +158,17 @@ impl Crossings {
         }
     }
 
+    /// Fails when a way is broken, though this rank may have all that it needs: what it sends there is lost, so the rank
+    /// behind it waits in vain. At the start and at the end of a call.
+    pub(crate) fn intact(&mut self, world: &World, wait: Wait) -> Result<()> {
+        let flags = self.rail.flags().clone();
+        let broken = |node: &usize| matches!(flags.way(*node), Way::Broken(_));
+        match self.others().find(broken) {
+            Some(node) => wait_for_any(world, wait, (&RefCell::new(self), &[node]), || false),
+            None => Ok(()),
+        }
+    }
+
     /// What went wrong between this rank and its proxy, if anything.
     pub(crate) fn check(&self, world: &World, wait: Wait) -> Result<()> {
         if let Some(error) = &self.fault {
@@ -213,25 +224,38 @@ pub(crate) fn wait_for_any(
 ) -> Result<()> {
     let flags = crossings.borrow().rail.flags().clone();
     let shut = || needed.iter().copied().find(|&node| !flags.is_open(node));
+    // Several may be late because one is: the one that has been silent longest.
+    let culprit = || flags.most_silent(needed).map_or(world.rank, |node| rank_on(world, node));
     // A farewell or a fault makes the wait end too: what is still on its way may come all the same.
-    let culprit = needed.first().map_or(world.rank, |&node| rank_on(world, node));
-    world.wait_until(wait, culprit, world.own().door(), || ready() || shut().is_some())?;
+    world.wait_for(wait, &culprit, world.own().door(), || ready() || shut().is_some())?;
     let until = Instant::now() + NEWS;
     loop {
         crossings.borrow().check(world, wait)?;
         let Some(node) = shut().filter(|_| !ready()) else { return Ok(()) };
-        if Instant::now() >= until {
-            let cause = match flags.way(node) {
-                Way::Left => Cause::Left,
-                Way::Open => Cause::Network,
-                Way::Broken(error) => {
-                    world.note(error.to_string());
-                    Cause::Network
-                }
-            };
-            return Err(world.fail(wait, cause, rank_on(world, node)));
+        let way = flags.way(node);
+        let explained = matches!(&way, Way::Broken(error) if patience(error).is_zero());
+        if explained || Instant::now() >= until {
+            return Err(world.fail(wait, cause_of(world, way), rank_on(world, node)));
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How long a broken way waits for news that explains it. Nothing but itself explains something that came twice.
+fn patience(error: &FabricError) -> Duration {
+    if matches!(error, FabricError::Repeated { .. }) { Duration::ZERO } else { NEWS }
+}
+
+/// Why a way that is shut fails a call; its details go into this rank's message.
+fn cause_of(world: &World, way: Way) -> Cause {
+    match way {
+        Way::Left => Cause::Left,
+        Way::Open => Cause::Network,
+        Way::Broken(error) => {
+            let repeated = matches!(error, FabricError::Repeated { .. });
+            world.note(error.to_string());
+            if repeated { Cause::Repeated } else { Cause::Network }
+        }
     }
 }
 
