@@ -123,7 +123,10 @@ pub(crate) fn join(
     let rail = topology.local_rank(rank);
     let of_rail: Vec<RailCard> = cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let config = ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
+    // Declared nodes may share a host, and its cores.
+    let hosts = group.hosts();
+    let here = hosts.iter().filter(|host| **host == hosts[rank]).count();
+    let config = ProxyConfig { spin: 2 * here <= cores, cpus: end.config.cpus.clone() };
     let listener = Box::new(Doors { own: controls[rail].clone(), all: controls.to_vec() });
     let started = end.rail.start(node, &of_rail, listener, &config).map_err(network(rank));
     // Nobody writes before everybody knows everybody.
