@@ -13,7 +13,7 @@ use super::line::{Act, Line, When};
 use super::trap::{Action, Trap};
 
 pub const RANKS: usize = 4;
-const SHAPE: Shape = Shape { max_tokens: 96, hidden: 64, top_k: 2, experts: 8 };
+pub const SHAPE: Shape = Shape { max_tokens: 96, hidden: 64, top_k: 2, experts: 8 };
 
 /// What a rank tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
