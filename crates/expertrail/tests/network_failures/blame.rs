@@ -8,11 +8,18 @@ use std::time::{Duration, Instant};
 use expertrail::fabric::Transport;
 use expertrail::fabric::sim::{Cut, Network, Plan};
 use expertrail::host::{Cause, HostError};
-use expertrail::{Communicator, Error, Group};
+use expertrail::{Communicator, Crossing, Error, Group};
 
 use super::line::When;
 use super::rank::{SHAPE, crossing, works};
 use super::trap::Trap;
+
+/// Two chunks are all that a rank sends to another in a combine.
+fn two_chunks(transport: Box<dyn Transport>) -> Crossing {
+    let mut crossing = crossing(transport);
+    crossing.config.limits.chunk_bytes = 8192;
+    crossing
+}
 
 /// Runs `rank` on `ranks` threads, each with a communicator whose deadline it chooses.
 fn on_nodes(
@@ -31,7 +38,7 @@ fn on_nodes(
                         .shape(SHAPE)
                         .ranks_per_node(per_node)
                         .deadline(Duration::from_millis(deadline(group.rank())))
-                        .build_across(Ok(crossing(open(group.rank()))))
+                        .build_across(Ok(two_chunks(open(group.rank()))))
                         .expect("build");
                     works(&comm).expect("a first round trip");
                     group.barrier("all have made it").expect("barrier");
@@ -118,6 +125,8 @@ fn a_way_that_breaks_behind_an_idle_rank_is_told() {
             let transport = Box::new(network.endpoint(rank as u32));
             let cut = network.clone();
             let action = move || {
+                // Whatever rank 1 has sent is acknowledged by then: it writes nothing more that could fail.
+                std::thread::sleep(Duration::from_millis(300));
                 cut.cut(Cut { from: 0, to: 1, both: false, at: 0, fail_after: Some(2000) });
             };
             if rank == 0 {
