@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, missing_docs, reason = "parts of one test program")]
 
+mod blame;
 mod check;
 mod line;
 mod namespaces;

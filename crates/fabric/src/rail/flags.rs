@@ -38,7 +38,7 @@ pub struct Flags {
     /// `[slot]`: how often an outgoing chunk has left it.
     sent: Vec<AtomicU64>,
     ways: Vec<AtomicU32>,
-    /// `[node]`: when something last came from there, in microseconds after `since`.
+    /// `[node]`: when something last came from there, in microseconds after `since`, counted from 1; 0 for never.
     heard: Vec<AtomicU64>,
     since: Instant,
     faults: Mutex<Vec<Option<FabricError>>>,
@@ -126,7 +126,7 @@ impl Flags {
 
     pub(super) fn heard_from(&self, node: usize) {
         let micros = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.heard[node].store(micros, Ordering::Relaxed);
+        self.heard[node].store(micros.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Marks a header's arrival; says whether it is new.

@@ -29,6 +29,9 @@ const RESERVED: usize = 16;
 /// How long a proxy that is told to stop goes on for what it still has to send, and for its peers' farewells.
 const DRAIN: Duration = Duration::from_secs(2);
 
+/// The same after a failure: words to the living leave at once, and those to a dead or stopped peer may never.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// How often a proxy with nothing to do looks whether its rank has been waiting for long.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -132,7 +135,8 @@ impl Worker {
                 self.rest(idle);
             }
             if self.state.stopping {
-                let until = *until.get_or_insert_with(|| Instant::now() + DRAIN);
+                let most = if self.state.at_once { LAST_WORDS } else { DRAIN };
+                let until = *until.get_or_insert_with(|| Instant::now() + most);
                 let drained = !worked && self.state.in_flight == 0 && self.is_empty() && self.may_leave();
                 if drained || Instant::now() >= until {
                     return self.transport.close();
