@@ -102,7 +102,7 @@ impl HostCommunicator {
         let end = crossing
             .map_err(rail::network(rank))
             .and_then(|crossing| End::new(rank, &topology, &config.shape, crossing));
-        let names = end.as_ref().ok().map(|end| end.names(rank, topology));
+        let names = end.as_ref().ok().map(|end| end.names(group, topology));
         let node_ranks = rail::node_ranks(&topology, rank);
         let members: Vec<usize> = node_ranks.clone().collect();
         let node = group.subset("ranks of a node", &members)?;
@@ -115,7 +115,7 @@ impl HostCommunicator {
             let reason = String::from_utf8_lossy(&words[peer]).into_owned();
             return Err(HostError::PeerBuild { rank, peer, reason });
         }
-        let crossings = rail::join(group, &topology, end, &world.controls)?;
+        let crossings = rail::join(group, &topology, end, (&world.controls, world.spin))?;
         let everybody: Vec<usize> = (0..group.size()).collect();
         let watched = group.subset("watch of the communicator", &everybody)?;
         let far = Watch::new(watched, world.own().clone())?;

@@ -13,6 +13,7 @@ use crate::error::{FabricError, Result};
 use crate::ring::{Command, Consumer, Kind, Producer, RingError};
 use crate::ring_memory::RingMemory;
 use crate::transport::{Capabilities, Memory, PeerId, RegionId, RemoteRegion, Transport};
+use crate::wake::Wake;
 
 /// Commands that may wait in the ring.
 const RING: usize = 1024;
@@ -126,6 +127,7 @@ impl RailEnd {
         let producer = Producer::new(ring.clone()).map_err(refused)?;
         let commands = Consumer::new(ring).map_err(refused)?;
         let flags = Arc::new(Flags::new(sizes));
+        let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
         let capabilities = self.transport.capabilities().clone();
         let memory: Arc<dyn Memory> = self.pages.clone();
@@ -141,6 +143,7 @@ impl RailEnd {
             counters: counters.clone(),
             listener,
             spin: config.spin,
+            wake: wake.clone(),
             state: State::new(sizes.nodes, sizes.window)?,
         };
         let cpus = config.cpus.clone();
@@ -162,6 +165,7 @@ impl RailEnd {
             flags,
             counters,
             producer,
+            wake,
             thread: Some(thread),
         })
     }
@@ -199,6 +203,7 @@ pub struct Rail {
     flags: Arc<Flags>,
     counters: Arc<Counters>,
     producer: Producer<RingMemory>,
+    wake: Arc<Wake>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -244,8 +249,15 @@ impl Rail {
     /// [`FabricError::Argument`] for a field that does not fit, [`FabricError::System`] when the proxy has ended.
     pub fn push(&mut self, command: &Command) -> Result<()> {
         let thread = self.thread.as_ref();
-        let lives = || thread.is_some_and(|thread| !thread.is_finished());
-        self.producer.push(command, lives).map_err(refused)
+        let wake = &self.wake;
+        let lives = || {
+            // A proxy that slept when the ring became full must be awake for it to become empty.
+            wake.wake();
+            thread.is_some_and(|thread| !thread.is_finished())
+        };
+        self.producer.push(command, lives).map_err(refused)?;
+        wake.wake();
+        Ok(())
     }
 
     /// Lets the proxy send what it has, then closes the endpoint.

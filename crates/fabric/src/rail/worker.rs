@@ -16,6 +16,7 @@ use crate::error::{FabricError, Result};
 use crate::ring::{Command, Consumer, Kind as CommandKind, LENGTH_UNIT};
 use crate::ring_memory::RingMemory;
 use crate::transport::{Completion, Memory, PeerId, Posted, RegionId, RemoteRegion, Transport, Write};
+use crate::wake::Wake;
 
 /// The slot field of a stop that waits for no farewells: the communicator has failed.
 pub const STOP_AT_ONCE: u32 = 1;
@@ -28,6 +29,19 @@ const RESERVED: usize = 16;
 
 /// How long a proxy that is told to stop goes on for what it still has to send, and for its peers' farewells.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// Polls that find nothing, then yields, before a proxy sleeps: with a core for every rank and proxy some 100 us, which is
+/// most waits within a call.
+const SPINS: (u32, u32) = (2_000, 64);
+
+/// The same where cores are shared: whatever it polls away, the rank it polls for lacks.
+const NO_SPINS: (u32, u32) = (2, 1);
+
+/// The longest sleep. Network and rank end it; what has neither (a peer's process that died) waits so long.
+const SLEEP: Duration = Duration::from_millis(10);
+
+/// The longest sleep while writes wait to be taken by the transport.
+const RETRY: Duration = Duration::from_micros(50);
 
 /// The way to one node.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +64,8 @@ pub(super) struct Worker {
     pub(super) counters: Arc<Counters>,
     pub(super) listener: Box<dyn Listener>,
     pub(super) spin: bool,
+    /// Rung by the rank with each command.
+    pub(super) wake: Arc<Wake>,
     pub(super) state: State,
 }
 
@@ -121,7 +137,9 @@ impl Worker {
                 idle = 0;
             } else {
                 idle += 1;
-                self.rest(idle);
+                if self.rest(idle) {
+                    idle = 0;
+                }
             }
             if self.state.stopping {
                 let until = *until.get_or_insert_with(|| Instant::now() + DRAIN);
@@ -166,23 +184,32 @@ impl Worker {
         worked
     }
 
-    /// A proxy that has found nothing `idle` times in a row spins, then gives its core away, then sleeps.
-    fn rest(&mut self, idle: u32) {
-        // With a core for every rank and proxy, 2,000 polls are some 100 us: most waits within a call.
-        let spins = if self.spin { 2_000 } else { 4 };
+    /// A proxy that has found nothing `idle` times in a row spins, then gives its core away, then sleeps until the network or
+    /// its rank wakes it. Says whether there was something after all.
+    fn rest(&mut self, idle: u32) -> bool {
+        let (spins, yields) = if self.spin { SPINS } else { NO_SPINS };
         if idle < spins {
             std::hint::spin_loop();
-        } else if idle < spins + 64 {
+            return false;
+        }
+        if idle < spins + yields {
             std::thread::yield_now();
-        } else {
-            Counters::add(&self.counters.sleeps, 1);
-            // Commands come without a descriptor to wait on: this bounds how late one is seen after a pause.
-            let most = if idle < 4_000 { Duration::from_micros(50) } else { Duration::from_millis(1) };
-            if let Err(error) = self.transport.wait(most) {
+            return false;
+        }
+        Counters::add(&self.counters.sleeps, 1);
+        self.wake.announce();
+        // Whoever gave a command before it could see the announcement does not ring.
+        let worked = self.turn();
+        if !worked {
+            // A write that the transport did not take is tried again soon: nothing tells when it would.
+            let most = if self.is_empty() { SLEEP } else { RETRY };
+            if let Err(error) = self.transport.wait_or(most, &self.wake) {
                 self.broken_for_all(&error);
-                std::thread::sleep(most);
+                std::thread::sleep(RETRY);
             }
         }
+        self.wake.awake();
+        worked
     }
 
     fn poll(&mut self) -> bool {

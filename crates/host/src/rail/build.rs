@@ -83,13 +83,15 @@ impl End {
     }
 
     /// What messages say of it.
-    pub(crate) fn names(&self, rank: usize, topology: Topology) -> RailNames {
+    pub(crate) fn names(&self, group: &Group, topology: Topology) -> RailNames {
         let capabilities = self.rail.capabilities();
+        let (rank, hosts) = (group.rank(), group.hosts());
         RailNames {
             topology,
             own: rank,
             provider: capabilities.provider.clone(),
             domain: capabilities.domain.clone(),
+            on_host: hosts.iter().filter(|host| **host == hosts[rank]).count(),
         }
     }
 }
@@ -102,7 +104,7 @@ pub(crate) fn join(
     group: &Group,
     topology: &Topology,
     end: Result<End>,
-    controls: &[Control],
+    (controls, spin): (&[Control], bool),
 ) -> Result<Crossings> {
     let rank = group.rank();
     let card = match &end {
@@ -122,8 +124,7 @@ pub(crate) fn join(
     let node = topology.node_of(rank);
     let rail = topology.local_rank(rank);
     let of_rail: Vec<RailCard> = cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let config = ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
+    let config = ProxyConfig { spin, cpus: end.config.cpus.clone() };
     let listener = Box::new(Doors { own: controls[rail].clone(), all: controls.to_vec() });
     let started = end.rail.start(node, &of_rail, listener, &config).map_err(network(rank));
     // Nobody writes before everybody knows everybody.
