@@ -64,8 +64,6 @@ pub(super) struct Worker {
     pub(super) counters: Arc<Counters>,
     pub(super) listener: Box<dyn Listener>,
     pub(super) spin: bool,
-    /// Rung by the rank with each command.
-    pub(super) wake: Arc<Wake>,
     pub(super) state: State,
 }
 
@@ -126,7 +124,8 @@ fn context(node: usize, slot: u64) -> u64 {
 }
 
 impl Worker {
-    pub(super) fn run(mut self) -> Result<()> {
+    /// `wake` is rung by the rank with each command.
+    pub(super) fn run(mut self, wake: &Arc<Wake>) -> Result<()> {
         let mut idle = 0;
         let mut until = None;
         loop {
@@ -137,7 +136,7 @@ impl Worker {
                 idle = 0;
             } else {
                 idle += 1;
-                if self.rest(idle) {
+                if self.rest(idle, wake) {
                     idle = 0;
                 }
             }
@@ -163,7 +162,7 @@ impl Worker {
     }
 
     /// One turn; says whether there was anything to do.
-    fn turn(&mut self) -> bool {
+    pub(super) fn turn(&mut self) -> bool {
         let mut worked = self.poll();
         while !self.state.stopping {
             match self.commands.try_pop() {
@@ -186,7 +185,7 @@ impl Worker {
 
     /// A proxy that has found nothing `idle` times in a row spins, then gives its core away, then sleeps until the network or
     /// its rank wakes it. Says whether there was something after all.
-    fn rest(&mut self, idle: u32) -> bool {
+    fn rest(&mut self, idle: u32, wake: &Arc<Wake>) -> bool {
         let (spins, yields) = if self.spin { SPINS } else { NO_SPINS };
         if idle < spins {
             std::hint::spin_loop();
@@ -197,18 +196,18 @@ impl Worker {
             return false;
         }
         Counters::add(&self.counters.sleeps, 1);
-        self.wake.announce();
+        wake.announce();
         // Whoever gave a command before it could see the announcement does not ring.
         let worked = self.turn();
         if !worked {
             // A write that the transport did not take is tried again soon: nothing tells when it would.
             let most = if self.is_empty() { SLEEP } else { RETRY };
-            if let Err(error) = self.transport.wait_or(most, &self.wake) {
+            if let Err(error) = self.transport.wait_or(most, wake) {
                 self.broken_for_all(&error);
                 std::thread::sleep(RETRY);
             }
         }
-        self.wake.awake();
+        wake.awake();
         worked
     }
 
