@@ -83,27 +83,66 @@ fn every_case_gives_the_oracles_bits_over_a_network_without_order() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Over libfabric, between threads: the kernel's TCP, and shared memory. `EXPERTRAIL_LIBFABRIC` chooses the library.
-#[test]
-fn every_case_gives_the_oracles_bits_over_libfabric() {
-    let library = match Library::open() {
-        Ok(library) => library,
+fn library() -> Option<Library> {
+    match Library::open() {
+        Ok(library) => Some(library),
         Err(error) => {
             // scripts/test installs one and sets the variable: then it must be there.
             assert!(std::env::var_os(ofi::VARIABLE).is_none(), "{error}");
             println!("NOT RUN: {error}");
-            return;
+            None
         }
-    };
+    }
+}
+
+fn options(provider: &str) -> OpenOptions {
+    OpenOptions {
+        provider: Provider::Named(provider.to_owned()),
+        domain: (provider == "tcp").then(|| "lo".to_owned()),
+        queue_depth: 64,
+        arrivals: 256,
+        ..OpenOptions::default()
+    }
+}
+
+/// Eight nodes of eight, with few tokens: every rank has seven rail peers, and every node forwards for seven others.
+fn eight_nodes() -> Case {
+    Case {
+        name: "eight nodes of eight",
+        ranks: 64,
+        ranks_per_node: 8,
+        tokens: &[12, 5, 0, 9],
+        hidden: 64,
+        top_k: 4,
+        experts: 96,
+        inputs: &[conformance::Inputs::Private],
+        rounds: 1,
+        ..conformance::base()
+    }
+}
+
+#[test]
+fn sixty_four_ranks_on_eight_nodes_give_the_oracles_bits() {
+    let case = eight_nodes();
+    let start = Instant::now();
+    let network = Network::new(Plan::reordering(64));
+    let found = run(&case, &small(2, 3), &|rank| Ok(Box::new(network.endpoint(rank as u32))));
+    assert!(found.is_empty(), "{} failures:\n{}", found.len(), found.join("\n"));
+    println!("64 ranks over sim: {:.1} s", start.elapsed().as_secs_f64());
+    let Some(library) = library() else { return };
+    let (options, start) = (options("tcp"), Instant::now());
+    let found = run(&case, &small(2, 3), &|_| ofi::open_with(&library, &options));
+    assert!(found.is_empty(), "{} failures:\n{}", found.len(), found.join("\n"));
+    println!("64 ranks over tcp: {:.1} s", start.elapsed().as_secs_f64());
+}
+
+/// Over libfabric, between threads: the kernel's TCP, and shared memory. `EXPERTRAIL_LIBFABRIC` chooses the library.
+#[test]
+fn every_case_gives_the_oracles_bits_over_libfabric() {
+    let Some(library) = library() else { return };
     let mut failures = Vec::new();
     for provider in ["tcp", "shm"] {
-        let options = OpenOptions {
-            provider: Provider::Named(provider.to_owned()),
-            domain: (provider == "tcp").then(|| "lo".to_owned()),
-            queue_depth: 64,
-            arrivals: 256,
-            ..OpenOptions::default()
-        };
+        let options = options(provider);
         for case in cases().filter(|case| is_for(provider, case)) {
             let together = Arc::new(AtomicUsize::new(case.ranks));
             let found = run(&case, &small(2, 3), &|_| {

@@ -101,7 +101,7 @@ impl HostCommunicator {
         }
         let end = crossing
             .map_err(rail::network(rank))
-            .and_then(|crossing| End::new(rank, &topology, &config.shape, crossing));
+            .and_then(|crossing| End::new(group, &topology, &config.shape, crossing));
         let names = end.as_ref().ok().map(|end| end.names(group, topology));
         let node_ranks = rail::node_ranks(&topology, rank);
         let members: Vec<usize> = node_ranks.clone().collect();
