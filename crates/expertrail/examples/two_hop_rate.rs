@@ -4,7 +4,8 @@
 //!
 //! Starts two nodes of ranks as processes on this machine. Each round moves, one after the other: the raw bytes (1 MiB
 //! writes of all rails, both ways at once, through the trait), a dispatch, a combine. Rates are wire bytes that one rank
-//! sends over the longest time of all ranks; the last line has the medians of the rounds' ratios. The shape is that of
+//! sends over the longest time of all ranks; the last lines have the medians of the rounds' ratios, by the clock and by CPU
+//! time, which says more on a machine that does other things too. The shape is that of
 //! `guide-internode`: 8,192 tokens of 3,072 BF16, top-8 of 128 with replacement.
 
 use std::error::Error;
@@ -129,6 +130,10 @@ fn rank(settings: &Settings) -> Result<(), Failure> {
     // Nobody measures the first touch of pages or the first message of a connection.
     let mut out = vec![Bf16(0); x.len()];
     let bytes = one(&comm, (&x, &routing, &mut out), settings)?.bytes;
+    // What one rank sends another awaits: all move as much as the one that sent most.
+    let all = group.all_gather("bytes", &bytes.0.to_le_bytes())?;
+    let most = all.iter().filter_map(|bytes| Some(u64::from_le_bytes(bytes[..].try_into().ok()?))).max();
+    let bytes = (most.unwrap_or(bytes.0), bytes.1);
     raw.run(&group, bytes.0)?;
     let mut times = Vec::new();
     for _ in 0..settings.rounds {
@@ -139,10 +144,38 @@ fn rank(settings: &Settings) -> Result<(), Failure> {
     report(&group, settings, &comm, (bytes, &times))
 }
 
+/// Seconds by the wall's clock, and of all threads of this process.
+type Spent = [f64; 2];
+
+struct Clock {
+    start: Instant,
+    cpu: f64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { start: Instant::now(), cpu: cpu() }
+    }
+
+    fn spent(&self) -> Spent {
+        [self.start.elapsed().as_secs_f64(), cpu() - self.cpu]
+    }
+}
+
+/// Seconds that the threads of this process have run.
+fn cpu() -> f64 {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return 0.0 };
+    let nanoseconds = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    });
+    nanoseconds.sum::<u64>() as f64 / 1e9
+}
+
 /// One dispatch and one combine of what came.
 struct Round {
-    dispatch: Duration,
-    combine: Duration,
+    dispatch: Spent,
+    combine: Spent,
     /// Bytes that crossed, control included.
     bytes: (u64, u64),
 }
@@ -154,19 +187,16 @@ fn one(
 ) -> Result<Round, Failure> {
     let sent = || comm.host().rail_stats().map_or(0, |stats| stats.proxy.bytes);
     let before = sent();
-    let start = Instant::now();
+    let clock = Clock::start();
     let received = comm.dispatch(x, routing)?;
-    let dispatch = start.elapsed();
+    let dispatch = clock.spent();
     let between = sent();
     check(settings, &received)?;
     comm.barrier()?;
     let rows = received.bf16().ok_or("BF16 was sent")?;
-    let start = Instant::now();
-    let _c = comm.combine_into(&Combine::new(rows, received.handle()), out)?;
-    let combine = start.elapsed();
-    if comm.rank() == 0 && std::env::var_os("PHASES").is_some() {
-        println!("{:?} {:?}", received.phases(), _c.phases());
-    }
+    let clock = Clock::start();
+    comm.combine_into(&Combine::new(rows, received.handle()), out)?;
+    let combine = clock.spent();
     Ok(Round { dispatch, combine, bytes: (between - before, sent() - between) })
 }
 
@@ -251,9 +281,9 @@ impl Raw {
     }
 
     /// Sends `bytes` bytes in all and receives as many; all ranks at once. Gives how long that took here.
-    fn run(&mut self, group: &Group, bytes: u64) -> Result<Duration, Failure> {
+    fn run(&mut self, group: &Group, bytes: u64) -> Result<Spent, Failure> {
         group.barrier("raw bytes")?;
-        let start = Instant::now();
+        let clock = Clock::start();
         let each = (bytes as usize / self.write.len()).div_ceil(RAW_BYTES);
         let total = each * self.write.len();
         let (mut posted, mut sent, mut arrived) = (0, 0, 0);
@@ -272,7 +302,7 @@ impl Raw {
             let (now_sent, now_arrived) = self.poll()?;
             (sent, arrived) = (sent + now_sent, arrived + now_arrived);
         }
-        let time = start.elapsed();
+        let time = clock.spent();
         // A peer's last completions may need this side's progress.
         std::thread::scope(|scope| {
             let met = scope.spawn(|| group.barrier("raw bytes moved"));
@@ -312,19 +342,21 @@ fn report(
     group: &Group,
     settings: &Settings,
     comm: &Communicator,
-    (bytes, times): ((u64, u64), &[Duration]),
+    (bytes, times): ((u64, u64), &[Spent]),
 ) -> Result<(), Failure> {
-    let own: Vec<u8> = times.iter().flat_map(|time| time.as_secs_f64().to_le_bytes()).collect();
+    let own: Vec<u8> = times.as_flattened().iter().flat_map(|seconds| seconds.to_le_bytes()).collect();
     let all = group.all_gather("times", &own)?;
     let stats = comm.host().rail_stats().ok_or("there are rails")?;
     if group.rank() != 0 {
         return Ok(());
     }
-    let slowest: Vec<f64> = (0..times.len())
+    // Of all ranks: the longest time, and the CPU time of all.
+    let spent: Vec<Spent> = (0..times.len())
         .map(|i| {
-            all.iter()
-                .filter_map(|rank| rank.get(8 * i..8 * i + 8)?.try_into().ok().map(f64::from_le_bytes))
-                .fold(0.0, f64::max)
+            let number =
+                |rank: &Vec<u8>, at: usize| rank.get(at..at + 8)?.try_into().ok().map(f64::from_le_bytes);
+            let wall = all.iter().filter_map(|rank| number(rank, 16 * i)).fold(0.0, f64::max);
+            [wall, all.iter().filter_map(|rank| number(rank, 16 * i + 8)).sum()]
         })
         .collect();
     let raw_bytes =
@@ -337,26 +369,27 @@ fn report(
         "chunks of {} KiB, window {}, {} outgoing",
         settings.chunk_kib, settings.window, settings.outgoing
     );
-    println!("{:>22} {:>22} {:>22}", "raw", "dispatch", "combine");
-    let mut ratios = [Vec::new(), Vec::new()];
-    for round in slowest.chunks_exact(3) {
-        let rates = [
-            raw_bytes as f64 / round[0] / 1e9,
-            bytes.0 as f64 / round[1] / 1e9,
-            bytes.1 as f64 / round[2] / 1e9,
-        ];
-        for (time, rate) in round.iter().zip(rates) {
-            print!(" {:>9.1} ms {rate:>5.2} GB/s", time * 1e3);
+    println!("{:>34} {:>34} {:>34}", "raw", "dispatch", "combine");
+    let moved = [raw_bytes as f64, bytes.0 as f64, bytes.1 as f64];
+    let mut ratios = [const { Vec::new() }; 4];
+    for round in spent.chunks_exact(3) {
+        let rate = |what: usize, clock: usize| moved[what] / round[what][clock] / 1e9;
+        for (what, [wall, cpu]) in round.iter().enumerate() {
+            print!(" {:>7.1} ms {:>5.2} GB/s {:>7.1} ms CPU", wall * 1e3, rate(what, 0), cpu * 1e3);
         }
         println!();
-        ratios[0].push(rates[1] / rates[0]);
-        ratios[1].push(rates[2] / rates[0]);
+        for (ratio, (what, clock)) in ratios.iter_mut().zip([(1, 0), (2, 0), (1, 1), (2, 1)]) {
+            ratio.push(rate(what, clock) / rate(0, clock));
+        }
     }
-    let [dispatch, combine] = ratios.map(|mut all| {
+    let [dispatch, combine, dispatch_cpu, combine_cpu] = ratios.map(|mut all| {
         all.sort_by(f64::total_cmp);
         100.0 * all[all.len() / 2]
     });
     println!("{stats:?}");
+    println!(
+        "bytes for each second of CPU, of the raw rate's: {dispatch_cpu:.0} %, combine {combine_cpu:.0} %"
+    );
     println!("median of the raw rate: dispatch {dispatch:.0} %, combine {combine:.0} %");
     Ok(())
 }

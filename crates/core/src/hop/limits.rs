@@ -33,6 +33,10 @@ pub struct Limits {
 
 impl Default for Limits {
     /// Chunks of 128 KiB, 8 of them in flight: 1 MiB between two ranks is what 50 GB/s moves in 20 us, a long round trip.
+    ///
+    /// Measured over tcp on one machine (`two_hop_rate`, `guide-internode`, bytes for each second of CPU against raw writes of
+    /// 1 MiB, two runs each): 64 KiB 35 and 42 %, 128 KiB 50 and 55 %, 256 KiB 50 and 52 %, 512 KiB 51 and 52 %, 1 MiB 52 and
+    /// 53 %. Larger ones cost memory and gain nothing.
     fn default() -> Self {
         Self { chunk_bytes: MIN_CHUNK_BYTES, window: 8, small_chunks: false }
     }
