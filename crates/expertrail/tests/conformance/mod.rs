@@ -11,7 +11,7 @@
 mod cases;
 mod world;
 
-pub use cases::{Case, Experts, Inputs, Routes, base, cases};
+pub use cases::{Case, Experts, Inputs, Routes, cases};
 use expertrail::core;
 use expertrail::core::oracle::{self, Expected};
 use expertrail::core::plan::NO_ROW;

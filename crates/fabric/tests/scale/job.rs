@@ -69,7 +69,12 @@ impl Node {
     }
 
     /// The counts of `source` for node `node`, this one. With the last source's every row has its place.
-    pub(crate) fn learn(&mut self, common: &Common, node: usize, (source, ranks, experts): (usize, &[u32], &[u32])) {
+    pub(crate) fn learn(
+        &mut self,
+        common: &Common,
+        node: usize,
+        (source, ranks, experts): (usize, &[u32], &[u32]),
+    ) {
         self.to_rank[source * ranks.len()..][..ranks.len()].copy_from_slice(ranks);
         self.to_expert[source * experts.len()..][..experts.len()].copy_from_slice(experts);
         self.unknown -= 1;

@@ -31,7 +31,7 @@ struct Streams {
 
 #[derive(Debug)]
 pub(crate) struct Rank {
-    rank: usize,
+    number: usize,
     rail: Rail,
     proxy: Proxy,
     epoch: u64,
@@ -57,7 +57,7 @@ impl Rank {
     pub(crate) fn new(rank: usize, rail: Rail, proxy: Proxy) -> Self {
         let sizes = rail.layout().sizes();
         Self {
-            rank,
+            number: rank,
             rail,
             proxy,
             epoch: 0,
@@ -76,14 +76,14 @@ impl Rank {
     /// Announces a call to the rail peers; rows for this node are put in their places when all counts are known.
     pub(crate) fn begin(&mut self, common: &Common, epoch: u64, plan: Plan, nodes: &mut [Node]) {
         (self.epoch, self.done, self.headers_are_in) = (epoch, false, false);
-        for node in 0..nodes.len() {
+        for (node, shared) in nodes.iter_mut().enumerate() {
             let ranks = common.ranks_of(node);
             let experts = common.placement.experts_of_ranks(ranks.clone());
             let (to_rank, to_expert) = (&plan.rank_counts()[ranks.clone()], &plan.expert_counts()[experts]);
             self.streams[node].tokens = plan.tokens_to(ranks).map(|token| token.token).collect();
             self.streams[node].packed = 0;
             if node == self.rail.node() {
-                nodes[node].learn(common, node, (self.rank, to_rank, to_expert));
+                shared.learn(common, node, (self.number, to_rank, to_expert));
                 continue;
             }
             let header = CallHeader {
@@ -127,7 +127,7 @@ impl Rank {
         if !self.headers_are_in {
             for node in others.clone() {
                 let way = self.rail.flags().way(node);
-                assert_eq!(way, Way::Open, "rank {} to node {node}", self.rank);
+                assert_eq!(way, Way::Open, "rank {} to node {node}", self.number);
             }
             if !others.clone().all(|node| self.rail.flags().header_is_there(node, self.epoch)) {
                 return worked;
@@ -173,7 +173,7 @@ impl Rank {
             top_k: common.shape.top_k,
         };
         let header = CallHeader::decode(region, self.epoch, &bounds).unwrap();
-        let source = common.ranks_of(node).start + common.topology.local_rank(self.rank);
+        let source = common.ranks_of(node).start + common.topology.local_rank(self.number);
         own.learn(common, self.rail.node(), (source, &header.to_rank, &header.to_expert));
         let streams = &mut self.streams[node];
         streams.announced = header.tokens_to_node as usize;
@@ -220,7 +220,7 @@ impl Rank {
         let ids = vec![-1; common.shape.top_k];
         let plan = plan.as_ref().unwrap();
         for (i, &token) in streams.tokens[range].iter().enumerate() {
-            chunk[common.layout.row(i)].copy_from_slice(&row(self.rank, token, self.epoch));
+            chunk[common.layout.row(i)].copy_from_slice(&row(self.number, token, self.epoch));
             let entries: Vec<Entry> = Self::destinations(plan, token, common, node)
                 .iter()
                 .map(|destination| Entry::new(destination, None, ranks.start, experts.start))
@@ -250,7 +250,7 @@ impl Rank {
         let (at, room) = (layout.chunk(CHANNEL, node, sequence), layout.sizes().chunk_bytes[CHANNEL]);
         // SAFETY: the layout has a slot there, which its sender writes again only after the credit.
         let slot = unsafe { std::slice::from_raw_parts(self.rail.base().add(at).cast_const(), room) };
-        let source = common.ranks_of(node).start + common.topology.local_rank(self.rank);
+        let source = common.ranks_of(node).start + common.topology.local_rank(self.number);
         let matrix = own.matrix.as_ref().unwrap();
         let bounds = Bounds::new(matrix, source, common.shape.max_tokens);
         let place = Place { epoch: self.epoch, sequence, index, tokens: streams.announced };
@@ -278,8 +278,8 @@ impl Rank {
         for token in 0..plan.tokens() {
             for destination in plan.destinations(token).iter().filter(|d| here.contains(&(d.rank as usize))) {
                 let to = destination.rank as usize;
-                let arrival = matrix.arrival_offset(self.rank, to) + destination.slot as usize;
-                put(&mut own.arrivals[to - here.start][arrival], (self.rank, token as u32));
+                let arrival = matrix.arrival_offset(self.number, to) + destination.slot as usize;
+                put(&mut own.arrivals[to - here.start][arrival], (self.number, token as u32));
             }
         }
     }
