@@ -26,6 +26,7 @@ pub mod ring;
 pub mod ring_memory;
 pub mod sim;
 pub mod transport;
+pub mod wake;
 
 pub use error::{FabricError, Result};
 pub use ring_memory::RingMemory;
@@ -33,3 +34,4 @@ pub use transport::{
     Addressing, Capabilities, Completion, Memory, PeerId, Place, Posted, RegionId, RemoteRegion, Transport,
     Write,
 };
+pub use wake::Wake;

@@ -5,8 +5,9 @@
 //! stalls endpoints, and on request breaks its promises (duplicated and early completions), so that a test of a protocol
 //! can show that it fails there.
 //!
-//! Time is logical: a tick passes with each poll of any endpoint and with each [`Network::advance`]. No clock is read, so
-//! that one thread with one seed sees the same run every time.
+//! Time is logical: a tick passes with each poll of any endpoint and with each [`Network::advance`], and several with each
+//! wait, which stands for the polls that a busy endpoint would make meanwhile. No clock is read, so that one thread with one
+//! seed sees the same run every time.
 
 mod buffer;
 mod plan;
@@ -25,10 +26,14 @@ use crate::error::{FabricError, Result};
 use crate::transport::{
     Addressing, Capabilities, Completion, Memory, Posted, RegionId, RemoteRegion, Transport, Write,
 };
+use crate::wake::Wake;
 use state::State;
 
 /// First bytes of an address of this fabric.
 const ADDRESS_TAG: [u8; 4] = *b"sim1";
+
+/// How long an endpoint sleeps while something is on its way.
+const NAP: Duration = Duration::from_micros(20);
 
 /// The fabric that endpoints share. Clones are the same network.
 #[derive(Clone)]
@@ -159,11 +164,34 @@ impl Transport for SimTransport {
         Ok(state.take(self.port, out, most))
     }
 
-    /// Sleeps for a moment, so that ranks get the cores that proxies with nothing to do would poll away. Time passes with
-    /// polls all the same.
+    /// Lets some time pass and sleeps for a moment, so that ranks get the cores that proxies with nothing to do would poll
+    /// away.
     fn wait(&mut self, most: Duration) -> Result<()> {
-        std::thread::sleep(most.min(Duration::from_micros(20)));
+        if !self.network.lock().pass(self.port) {
+            std::thread::sleep(most.min(NAP));
+        }
         Ok(())
+    }
+
+    /// As [`Transport::wait`]; the network rings `wake` too, with a completion of this endpoint.
+    fn wait_or(&mut self, most: Duration, wake: &Arc<Wake>) -> Result<()> {
+        let busy = {
+            let mut state = self.network.lock();
+            if state.pass(self.port) {
+                return Ok(());
+            }
+            state.ring(self.port, wake);
+            !state.is_idle()
+        };
+        // Something is on its way for others: somebody must let time pass.
+        let most = if busy { most.min(NAP) } else { most };
+        match wake.sleep(None, most) {
+            Ok(_) => Ok(()),
+            Err(code) => Err(FabricError::System {
+                what: "sleeping".to_owned(),
+                reason: std::io::Error::from_raw_os_error(code).to_string(),
+            }),
+        }
     }
 
     fn close(self: Box<Self>) -> Result<()> {

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::wake::Wake;
+
+/// How long a transport sleeps that cannot be woken: what it costs at most that a command came meanwhile.
+const DEAF: Duration = Duration::from_micros(50);
 
 /// Where registered memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +215,16 @@ pub trait Transport: Debug + Send {
     /// # Errors
     /// When the queue is broken.
     fn wait(&mut self, most: Duration) -> Result<()>;
+
+    /// As [`wait`](Transport::wait), and ends early when `wake` rings too. The caller has announced itself there. One that does
+    /// not know of `wake` sleeps for a short while only.
+    ///
+    /// # Errors
+    /// As [`wait`](Transport::wait).
+    fn wait_or(&mut self, most: Duration, wake: &Arc<Wake>) -> Result<()> {
+        let _ = wake;
+        self.wait(most.min(DEAF))
+    }
 
     /// Makes what has arrived visible to the GPU before a flag tells it so. Nothing to do for host memory.
     ///

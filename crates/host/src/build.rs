@@ -142,8 +142,7 @@ pub(crate) fn build(
     }
 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // A proxy serves each rank of several nodes.
-    let spin = cards.len() * if rails.is_some() { 2 } else { 1 } <= cores;
+    let spin = rails.as_ref().map_or(cards.len(), RailNames::threads_on_host) <= cores;
     let world = World {
         rank,
         node_ranks,

@@ -101,10 +101,10 @@ impl HostCommunicator {
         } else {
             crossing
                 .map_err(rail::network(rank))
-                .and_then(|crossing| End::new(rank, &topology, &config.shape, crossing))
+                .and_then(|crossing| End::new(group, &topology, &config.shape, crossing))
         };
         let end = rail::agree(group, &topology, &config.shape, end)?;
-        let names = Some(end.names(rank, topology));
+        let names = Some(end.names(group, topology));
         let node_ranks = rail::node_ranks(&topology, rank);
         let members: Vec<usize> = node_ranks.clone().collect();
         let node = group.subset("ranks of a node", &members)?;
@@ -117,7 +117,7 @@ impl HostCommunicator {
             let reason = String::from_utf8_lossy(&words[peer]).into_owned();
             return Err(HostError::PeerBuild { rank, peer, reason });
         }
-        let crossings = rail::join(group, &topology, end, &world.controls)?;
+        let crossings = rail::join(group, &topology, end, (&world.controls, world.spin))?;
         let everybody: Vec<usize> = (0..group.size()).collect();
         let watched = group.subset("watch of the communicator", &everybody)?;
         let far = Watch::new(watched, world.clone(), crossings.rail.flags().clone())?;

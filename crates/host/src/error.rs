@@ -150,6 +150,24 @@ pub enum HostError {
         /// Where the limit was read.
         source_of_limit: String,
     },
+    /// There is not enough memory for the chunks that come from other nodes.
+    #[error(
+        "too little memory to join {nodes} nodes: the rails of {ranks} ranks need about {needed} each, {total} in all on this host, but {limit} are available ({source_of_limit}); use a smaller window or smaller chunks"
+    )]
+    RailMemory {
+        /// Nodes of the job.
+        nodes: usize,
+        /// Ranks on this host.
+        ranks: usize,
+        /// Bytes for each, as text.
+        needed: String,
+        /// Bytes for all, as text.
+        total: String,
+        /// Bytes there are, as text.
+        limit: String,
+        /// Where the limit was read.
+        source_of_limit: String,
+    },
     /// One row for every peer does not fit the combine staging.
     #[error(
         "combine staging of 32 MiB has no room for one row of {row_bytes} bytes from each of {ranks} ranks; use a smaller hidden size or fewer ranks"
@@ -196,6 +214,7 @@ impl HostError {
             | Self::Disagree { .. }
             | Self::NotOneHost { .. }
             | Self::SharedMemory { .. }
+            | Self::RailMemory { .. }
             | Self::Staging { .. }
             | Self::Setting { .. }
             | Self::Network { error: FabricError::Argument { .. }, .. } => 2,

@@ -127,14 +127,21 @@ unsafe fn sum_block<const N: usize>(sum: &Sum<'_>, out: *mut Bf16, at: usize) {
         } else {
             let mut start = 0;
             for &end in sum.node_ends {
+                let rows = &sum.rows[start..usize::from(end)];
+                start = usize::from(end);
+                // The sum of one row is a BF16 number already: rounding it changes nothing but the bits of a NaN, and the
+                // last rounding makes those 0x7FFF anyway. What crossed from another node is always one row.
+                if let &[row] = rows {
+                    add(&mut total, row.add(at));
+                    continue;
+                }
                 let mut node = [0f32; N];
-                for &row in &sum.rows[start..usize::from(end)] {
+                for &row in rows {
                     add(&mut node, row.add(at));
                 }
                 for (total, &node) in total.iter_mut().zip(&node) {
                     *total += Bf16::from_f32(node).to_f32();
                 }
-                start = usize::from(end);
             }
         }
         round(&total, out.add(at));

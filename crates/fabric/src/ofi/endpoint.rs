@@ -23,6 +23,7 @@ use crate::ofi::region::Region;
 use crate::transport::{
     Addressing, Capabilities, Completion, Memory, Place, Posted, RegionId, RemoteRegion, Transport, Write,
 };
+use crate::wake::Wake;
 
 /// Bytes before the provider's address in ours: its protocol and the format of its addresses.
 const HEAD: usize = 8;
@@ -529,7 +530,15 @@ impl Transport for Endpoint {
         if !self.pending.is_empty() {
             return Ok(());
         }
-        self.queue.wait(&self.fabric, most).map_err(|(call, code)| self.error(call, code))
+        self.queue.wait(&self.fabric, most, None).map_err(|(call, code)| self.error(call, code))
+    }
+
+    fn wait_or(&mut self, most: Duration, wake: &Arc<Wake>) -> Result<()> {
+        if !self.pending.is_empty() {
+            return Ok(());
+        }
+        let wake = Some(&**wake);
+        self.queue.wait(&self.fabric, most, wake).map_err(|(call, code)| self.error(call, code))
     }
 
     fn close(mut self: Box<Self>) -> Result<()> {

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::ofi::ffi::{self, entry};
 use crate::ofi::library::{Library, text};
 use crate::ofi::object::Object;
+use crate::wake::Wake;
 
 /// Completions read at once.
 pub(crate) const BATCH: usize = 64;
@@ -164,7 +165,7 @@ impl Queue {
         }
     }
 
-    /// Sleeps until something may have completed or `most` has passed.
+    /// Sleeps until something may have completed, somebody rings `wake`, or `most` has passed.
     ///
     /// # Errors
     /// The call that failed, and its code.
@@ -172,13 +173,22 @@ impl Queue {
         &mut self,
         fabric: &Object<ffi::Fabric>,
         most: Duration,
+        wake: Option<&Wake>,
     ) -> Result<(), (&'static str, i32)> {
+        let sleep = |descriptor: Option<BorrowedFd<'_>>, most: Duration| match (wake, descriptor) {
+            (Some(wake), _) => wake.sleep(descriptor, most).map(drop),
+            (None, None) => {
+                std::thread::sleep(most);
+                Ok(())
+            }
+            (None, Some(descriptor)) => readable(descriptor, most),
+        };
+        let failed = |code| ("poll", code);
         let Some(descriptor) = self.descriptor else {
-            std::thread::sleep(most.min(NAP));
-            return Ok(());
+            return sleep(None, most.min(NAP)).map_err(failed);
         };
         if std::mem::take(&mut self.idle) {
-            std::thread::sleep(most.min(NAP));
+            sleep(None, most.min(NAP)).map_err(failed)?;
         }
         self.woken = true;
         // Without this the provider may hold a completion that no longer makes the descriptor readable.
@@ -194,18 +204,24 @@ impl Queue {
             0 => {}
             ffi::EAGAIN => return Ok(()),
             ffi::ENOSYS => {
-                std::thread::sleep(most.min(NAP));
-                return Ok(());
+                return sleep(None, most.min(NAP)).map_err(failed);
             }
             code => return Err(("fi_trywait", code)),
         }
         // SAFETY: the descriptor stays open for as long as the queue.
         let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
-        let most = Timespec::try_from(most).ok();
-        match rustix::event::poll(&mut descriptors, most.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(("poll", error.raw_os_error())),
-        }
+        sleep(Some(descriptor), most).map_err(failed)
+    }
+}
+
+/// Sleeps until `descriptor` is readable or `most` has passed.
+///
+/// # Errors
+/// The number of a failed `poll`.
+fn readable(descriptor: BorrowedFd<'_>, most: Duration) -> Result<(), i32> {
+    let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    match rustix::event::poll(&mut descriptors, Timespec::try_from(most).ok().as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.raw_os_error()),
     }
 }

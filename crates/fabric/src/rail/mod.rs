@@ -15,5 +15,5 @@ pub use counters::RailStats;
 pub use flags::{Flags, Way};
 pub use layout::{CHANNELS, RailLayout, RailSizes, STATUS_BYTES, WORD_BYTES};
 pub use memory::Pages;
-pub use proxy::{Listener, ProxyConfig, Rail, RailCard, RailEnd};
+pub use proxy::{Listener, Proxy, ProxyConfig, Rail, RailCard, RailEnd};
 pub use worker::STOP_AT_ONCE;

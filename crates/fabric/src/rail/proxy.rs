@@ -13,6 +13,7 @@ use crate::error::{FabricError, Result};
 use crate::ring::{Command, Consumer, Kind, Producer, RingError};
 use crate::ring_memory::RingMemory;
 use crate::transport::{Capabilities, Memory, PeerId, RegionId, RemoteRegion, Transport};
+use crate::wake::Wake;
 
 /// Commands that may wait in the ring.
 const RING: usize = 1024;
@@ -103,12 +104,41 @@ impl RailEnd {
     /// # Errors
     /// For a card that is too small for the layout or an address that the provider does not take.
     pub fn start(
-        mut self,
+        self,
         node: usize,
         cards: &[RailCard],
         listener: Box<dyn Listener>,
         config: &ProxyConfig,
     ) -> Result<Rail> {
+        let (mut rail, proxy) = self.attach(node, cards, listener, config)?;
+        let wake = Arc::new(Wake::new()?);
+        let (cpus, rung) = (config.cpus.clone(), wake.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("rail-{node}"))
+            .spawn(move || {
+                bind(&cpus);
+                proxy.0.run(&rung)
+            })
+            .map_err(|error| FabricError::System {
+                what: "starting the thread that serves the network".to_owned(),
+                reason: error.to_string(),
+            })?;
+        (rail.thread, rail.wake) = (Some(thread), Some(wake));
+        Ok(rail)
+    }
+
+    /// As [`RailEnd::start`], without a thread: the caller gives the proxy its turns. One thread can so serve the rails of a
+    /// whole simulated cluster.
+    ///
+    /// # Errors
+    /// As [`RailEnd::start`].
+    pub fn attach(
+        mut self,
+        node: usize,
+        cards: &[RailCard],
+        listener: Box<dyn Listener>,
+        config: &ProxyConfig,
+    ) -> Result<(Rail, Proxy)> {
         let sizes = self.layout.sizes();
         let others: Vec<(usize, &RailCard)> =
             cards.iter().enumerate().filter(|(other, _)| *other != node).collect();
@@ -149,18 +179,7 @@ impl RailEnd {
             spin: config.spin,
             state: State::new(sizes.nodes, sizes.window)?,
         };
-        let cpus = config.cpus.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("rail-{node}"))
-            .spawn(move || {
-                bind(&cpus);
-                worker.run()
-            })
-            .map_err(|error| FabricError::System {
-                what: "starting the thread that serves the network".to_owned(),
-                reason: error.to_string(),
-            })?;
-        Ok(Rail {
+        let rail = Rail {
             node,
             layout: self.layout,
             pages: self.pages,
@@ -168,8 +187,26 @@ impl RailEnd {
             flags,
             counters,
             producer,
-            thread: Some(thread),
-        })
+            wake: None,
+            thread: None,
+        };
+        Ok((rail, Proxy(worker)))
+    }
+}
+
+/// A proxy without a thread, from [`RailEnd::attach`].
+pub struct Proxy(Worker);
+
+impl Proxy {
+    /// Polls the network, takes what the rank has commanded and posts what waits. Says whether there was anything to do.
+    pub fn turn(&mut self) -> bool {
+        self.0.turn()
+    }
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy").finish_non_exhaustive()
     }
 }
 
@@ -205,6 +242,8 @@ pub struct Rail {
     flags: Arc<Flags>,
     counters: Arc<Counters>,
     producer: Producer<RingMemory>,
+    /// Where a thread sleeps that the rank must wake.
+    wake: Option<Arc<Wake>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -244,14 +283,25 @@ impl Rail {
         self.producer.stalls()
     }
 
-    /// Gives a command; waits while the ring is full.
+    /// Gives a command; waits while the ring is full. Without a thread that empties it, a full ring is an error.
     ///
     /// # Errors
     /// [`FabricError::Argument`] for a field that does not fit, [`FabricError::System`] when the proxy has ended.
     pub fn push(&mut self, command: &Command) -> Result<()> {
         let thread = self.thread.as_ref();
-        let lives = || thread.is_some_and(|thread| !thread.is_finished());
-        self.producer.push(command, lives).map_err(refused)
+        let ring = |wake: &Option<Arc<Wake>>| {
+            if let Some(wake) = wake {
+                wake.wake();
+            }
+        };
+        let lives = || {
+            // A proxy that slept when the ring became full must be awake for it to become empty.
+            ring(&self.wake);
+            thread.is_some_and(|thread| !thread.is_finished())
+        };
+        self.producer.push(command, lives).map_err(refused)?;
+        ring(&self.wake);
+        Ok(())
     }
 
     /// Lets the proxy send what it has, then closes the endpoint.

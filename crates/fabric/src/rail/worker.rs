@@ -16,6 +16,7 @@ use crate::error::{FabricError, Result};
 use crate::ring::{Command, Consumer, Kind as CommandKind, LENGTH_UNIT};
 use crate::ring_memory::RingMemory;
 use crate::transport::{Completion, Memory, PeerId, Posted, RegionId, RemoteRegion, Transport, Write};
+use crate::wake::Wake;
 
 /// The slot field of a stop that waits for no farewells: the communicator has failed.
 pub const STOP_AT_ONCE: u32 = 1;
@@ -34,6 +35,19 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How often a proxy with nothing to do looks whether its rank has been waiting for long.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// Polls that find nothing, then yields, before a proxy sleeps: with a core for every rank and proxy some 100 us, which is
+/// most waits within a call.
+const SPINS: (u32, u32) = (2_000, 64);
+
+/// The same where cores are shared: whatever it polls away, the rank it polls for lacks.
+const NO_SPINS: (u32, u32) = (2, 1);
+
+/// The longest sleep. Network and rank end it; what has neither (a peer's process that died) waits so long.
+const SLEEP: Duration = Duration::from_millis(10);
+
+/// The longest sleep while writes wait to be taken by the transport.
+const RETRY: Duration = Duration::from_micros(50);
 
 /// The way to one node.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +135,8 @@ fn context(node: usize, slot: u64) -> u64 {
 }
 
 impl Worker {
-    pub(super) fn run(mut self) -> Result<()> {
+    /// `wake` is rung by the rank with each command.
+    pub(super) fn run(mut self, wake: &Arc<Wake>) -> Result<()> {
         let mut idle = 0;
         let mut until = None;
         loop {
@@ -132,7 +147,9 @@ impl Worker {
                 idle = 0;
             } else {
                 idle += 1;
-                self.rest(idle);
+                if self.rest(idle, wake) {
+                    idle = 0;
+                }
             }
             if self.state.stopping {
                 let most = if self.state.at_once { LAST_WORDS } else { DRAIN };
@@ -157,7 +174,7 @@ impl Worker {
     }
 
     /// One turn; says whether there was anything to do.
-    fn turn(&mut self) -> bool {
+    pub(super) fn turn(&mut self) -> bool {
         let mut worked = self.poll();
         while !self.state.stopping {
             match self.commands.try_pop() {
@@ -178,24 +195,33 @@ impl Worker {
         worked
     }
 
-    /// A proxy that has found nothing `idle` times in a row spins, then gives its core away, then sleeps.
-    fn rest(&mut self, idle: u32) {
-        // With a core for every rank and proxy, 2,000 polls are some 100 us: most waits within a call.
-        let spins = if self.spin { 2_000 } else { 4 };
+    /// A proxy that has found nothing `idle` times in a row spins, then gives its core away, then sleeps until the network or
+    /// its rank wakes it. Says whether there was something after all.
+    fn rest(&mut self, idle: u32, wake: &Arc<Wake>) -> bool {
+        let (spins, yields) = if self.spin { SPINS } else { NO_SPINS };
         if idle < spins {
             std::hint::spin_loop();
-        } else if idle < spins + 64 {
+            return false;
+        }
+        if idle < spins + yields {
             std::thread::yield_now();
-        } else {
-            Counters::add(&self.counters.sleeps, 1);
-            self.tell_waits();
-            // Commands come without a descriptor to wait on: this bounds how late one is seen after a pause.
-            let most = if idle < 4_000 { Duration::from_micros(50) } else { Duration::from_millis(1) };
-            if let Err(error) = self.transport.wait(most) {
+            return false;
+        }
+        Counters::add(&self.counters.sleeps, 1);
+        self.tell_waits();
+        wake.announce();
+        // Whoever gave a command before it could see the announcement does not ring.
+        let worked = self.turn();
+        if !worked {
+            // A write that the transport did not take is tried again soon: nothing tells when it would.
+            let most = if self.is_empty() { SLEEP } else { RETRY };
+            if let Err(error) = self.transport.wait_or(most, wake) {
                 self.broken_for_all(&error);
-                std::thread::sleep(most);
+                std::thread::sleep(RETRY);
             }
         }
+        wake.awake();
+        worked
     }
 
     /// Tells the peers for whom this rank waits, when that has changed: whoever waits for this rank then knows whom to

@@ -8,6 +8,11 @@ use super::plan::{Counts, Cut, Plan};
 use super::random::Random;
 use crate::error::{FabricError, Result};
 use crate::transport::{Completion, Memory, Place, Posted, RegionId, RemoteRegion, Write};
+use crate::wake::Wake;
+
+/// Ticks of one wait: enough that a network that takes hundreds of ticks for a write is no matter of hundreds of naps, few
+/// enough that a stall of some thousand lasts a while.
+const WAIT_TICKS: u32 = 64;
 
 /// Parts of a tick that the throttle counts in, so that small writes cost something.
 const TICK_PARTS: u128 = 1 << 20;
@@ -47,6 +52,17 @@ struct Port {
     posted: usize,
     /// When its link is free again, in parts of a tick.
     link_free: u128,
+    /// Whom to wake when there are completions.
+    wake: Option<Arc<Wake>>,
+}
+
+impl Port {
+    fn complete(&mut self, completion: Completion) {
+        self.completions.push_back(completion);
+        if let Some(wake) = &self.wake {
+            wake.wake();
+        }
+    }
 }
 
 /// A write on its way.
@@ -134,6 +150,7 @@ impl State {
             completions: VecDeque::new(),
             posted: 0,
             link_free: 0,
+            wake: None,
         });
         self.ports.len() as u32 - 1
     }
@@ -143,6 +160,7 @@ impl State {
         let Some(port) = self.ports.get_mut(port as usize) else { return Vec::new() };
         port.open = false;
         port.completions = VecDeque::new();
+        port.wake = None;
         (port.peers, port.knows) = (None, Vec::new());
         std::mem::take(&mut port.regions)
     }
@@ -243,6 +261,28 @@ impl State {
         self.tick
     }
 
+    /// An endpoint waits: time passes until there is something for it, but not without end. Says whether there is.
+    pub(super) fn pass(&mut self, port: u32) -> bool {
+        for _ in 0..WAIT_TICKS {
+            if !self.ports[port as usize].completions.is_empty() && self.held(port).is_none() {
+                return true;
+            }
+            if self.is_idle() {
+                return false;
+            }
+            self.advance();
+        }
+        false
+    }
+
+    /// Whom to wake when `port` has completions.
+    pub(super) fn ring(&mut self, port: u32, wake: &Arc<Wake>) {
+        let known = &mut self.ports[port as usize].wake;
+        if known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, wake)) {
+            *known = Some(wake.clone());
+        }
+    }
+
     pub(super) fn take(&mut self, port: u32, out: &mut Vec<Completion>, most: usize) -> usize {
         if self.held(port).is_some() {
             return 0;
@@ -267,7 +307,7 @@ impl State {
                 }
                 if self.ports[port as usize].open {
                     self.counts.arrived += 1;
-                    self.ports[port as usize].completions.push_back(Completion::Arrived { immediate });
+                    self.ports[port as usize].complete(Completion::Arrived { immediate });
                 }
             }
             What::Sent { port, to, peer, context, acknowledged } => {
@@ -288,7 +328,7 @@ impl State {
     fn complete(&mut self, port: u32, completion: Completion) {
         let port = &mut self.ports[port as usize];
         if port.open {
-            port.completions.push_back(completion);
+            port.complete(completion);
         }
     }
 

@@ -11,8 +11,9 @@ use expertrail_group::Group;
 use super::{Crossings, RailNames, network};
 use crate::build::most_experts_of_node;
 use crate::control::Control;
-use crate::error::{HostError, Result};
+use crate::error::{HostError, Result, bytes_text};
 use crate::futex::SharedFutex;
+use crate::memory::Limit;
 use crate::world::{self, World};
 
 /// Sizes of what crosses between nodes; all but the CPUs must be equal on all ranks.
@@ -75,14 +76,16 @@ const SETTINGS: [&str; 6] = [
 
 impl End {
     /// Registers this rank's region with its transport.
-    pub(crate) fn new(rank: usize, topology: &Topology, shape: &Shape, crossing: Crossing) -> Result<Self> {
-        let Crossing { transport, config } = crossing;
+    pub(crate) fn new(group: &Group, topology: &Topology, shape: &Shape, crossing: Crossing) -> Result<Self> {
+        let (rank, Crossing { transport, config }) = (group.rank(), crossing);
         config.limits.check(topology, shape).map_err(|error| HostError::Misuse { rank, error })?;
         // What killed processes have left may be all that there is; what cannot be swept stays, as it was.
         if transport.capabilities().provider.split(';').any(|part| part == "shm") {
             let _ = expertrail_fabric::ofi::sweep_shm();
         }
-        let rail = RailEnd::new(transport, lay_out(topology, shape, &config)).map_err(network(rank))?;
+        let layout = lay_out(topology, shape, &config);
+        fits(layout.bytes(), (topology.nodes(), on_host(group)), crate::memory::limit(None))?;
+        let rail = RailEnd::new(transport, layout).map_err(network(rank))?;
         Ok(Self { rail, config })
     }
 
@@ -100,14 +103,38 @@ impl End {
     }
 
     /// What messages say of it.
-    pub(crate) fn names(&self, rank: usize, topology: Topology) -> RailNames {
+    pub(crate) fn names(&self, group: &Group, topology: Topology) -> RailNames {
         let capabilities = self.rail.capabilities();
         RailNames {
             topology,
-            own: rank,
+            own: group.rank(),
             provider: capabilities.provider.clone(),
             domain: capabilities.domain.clone(),
+            on_host: on_host(group),
         }
+    }
+}
+
+/// Ranks on this rank's host, of whatever node.
+fn on_host(group: &Group) -> usize {
+    let hosts = group.hosts();
+    hosts.iter().filter(|host| **host == hosts[group.rank()]).count()
+}
+
+/// Whether `ranks` regions of `bytes` bytes fit into what there is: many providers lock a region's pages when it is
+/// registered, and the kernel kills who has too few.
+fn fits(bytes: usize, (nodes, ranks): (usize, usize), limit: Option<Limit>) -> Result<()> {
+    let total = (bytes as u64).saturating_mul(ranks as u64);
+    match limit {
+        Some(limit) if total > limit.bytes => Err(HostError::RailMemory {
+            nodes,
+            ranks,
+            needed: bytes_text(bytes as u64),
+            total: bytes_text(total),
+            limit: bytes_text(limit.bytes),
+            source_of_limit: limit.source,
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -171,7 +198,12 @@ fn compare(rank: usize, cards: &[Vec<u8>]) -> Result<()> {
 }
 
 /// Exchanges cards with all ranks of the job, and starts this rank's proxy. Collective.
-pub(crate) fn join(group: &Group, topology: &Topology, end: End, controls: &[Control]) -> Result<Crossings> {
+pub(crate) fn join(
+    group: &Group,
+    topology: &Topology,
+    end: End,
+    (controls, spin): (&[Control], bool),
+) -> Result<Crossings> {
     let rank = group.rank();
     let cards = group.all_gather("rails of the communicator", &end.rail.card().encode())?;
     let cards = cards
@@ -185,8 +217,7 @@ pub(crate) fn join(group: &Group, topology: &Topology, end: End, controls: &[Con
     let node = topology.node_of(rank);
     let rail = topology.local_rank(rank);
     let of_rail: Vec<RailCard> = cards.into_iter().skip(rail).step_by(topology.ranks_per_node()).collect();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let config = ProxyConfig { spin: 2 * topology.ranks_per_node() <= cores, cpus: end.config.cpus.clone() };
+    let config = ProxyConfig { spin, cpus: end.config.cpus.clone() };
     let listener = Box::new(Doors {
         own: controls[rail].clone(),
         all: controls.to_vec(),
@@ -255,4 +286,37 @@ pub(crate) fn node_ranks(topology: &Topology, rank: usize) -> Range<usize> {
     let here = topology.ranks_per_node();
     let first = topology.node_of(rank) * here;
     first..first + here
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V3: Shape = Shape { max_tokens: 4096, hidden: 7168, top_k: 8, experts: 256 };
+
+    #[test]
+    fn the_region_is_what_the_formula_says_and_grows_with_the_nodes() {
+        let config = RailConfig::default();
+        // By hand, for nodes of 8. A slot: 128 KiB hold records of 14,336 + 8 + 8 x 12 + 32 + 32 bytes. For each node 2
+        // operations x 8 slots; headers of 48 + 4 x (8 + 256 / nodes) bytes in lines of 64 and statuses of 64, in two
+        // generations, out and in; 32 bytes of words. 16 slots to pack in, once.
+        for (nodes, header) in [(2, 640), (4, 384), (16, 192), (32, 128)] {
+            let topology = Topology::new(8 * nodes, 8).unwrap();
+            let bytes = lay_out(&topology, &V3, &config).bytes();
+            let by_hand = 16 * 131_072 + nodes * (2 * 8 * 131_072 + 4 * (header + 64) + 2 * 16);
+            assert!((by_hand..by_hand + 256).contains(&bytes), "{nodes} nodes: {bytes}, by hand {by_hand}");
+            let formula = config.limits.staging_bytes(&topology, &V3, config.outgoing).total();
+            assert!(bytes as u64 <= formula + 64 && formula <= bytes as u64 + 32 * nodes as u64 + 64);
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_too_large_for_its_hosts_is_refused() {
+        let limit = |bytes| Some(Limit { bytes, source: "a test".to_owned() });
+        assert!(fits(1 << 30, (128, 8), limit(8 << 30)).is_ok() && fits(1 << 30, (128, 8), None).is_ok());
+        let refused = fits(1 << 30, (128, 8), limit((8 << 30) - 1)).unwrap_err().to_string();
+        for part in ["128 nodes", "8 ranks", "1.0 GiB each", "8.0 GiB in all", "a test", "smaller window"] {
+            assert!(refused.contains(part), "{part}: {refused}");
+        }
+    }
 }

@@ -42,9 +42,16 @@ pub(crate) struct RailNames {
     own: usize,
     provider: String,
     domain: String,
+    /// Ranks on this rank's host, of whatever node: each has a proxy, and all share its cores.
+    on_host: usize,
 }
 
 impl RailNames {
+    /// Threads of the job that share this rank's cores.
+    pub(crate) fn threads_on_host(&self) -> usize {
+        2 * self.on_host
+    }
+
     /// Where the culprit is, as the end of a failure's message; nothing for a rank of the own node.
     pub(crate) fn describe(&self, failure: &Failure) -> String {
         let node = self.topology.node_of(failure.culprit);
