@@ -154,7 +154,7 @@ impl Describe {
                 if self.file.is_none() {
                     eprintln!("description: ./run.toml, since none was named");
                 }
-                let text = std::fs::read_to_string(file)
+                let text = bounded(file)
                     .map_err(|error| Stop::access(format!("cannot read {}: {error}", file.display())))?;
                 (file.display().to_string(), text)
             }
@@ -335,3 +335,11 @@ fn all(args: &RunArgs) -> Result<u8, Stop> {
     }
     Ok(0)
 }
+/// The text of a description. One byte more than the largest is read: the parser then says that it is too large.
+fn bounded(file: &Path) -> std::io::Result<String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(file)?.take(expertrail_launch::spec::LARGEST as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+

@@ -196,8 +196,8 @@ fn collect(system: &mut dyn System, bundle: &mut Bundle, seen: &mut Seen<'_>, st
 /// Removes the run; none where it is kept.
 fn clean(system: &mut dyn System, plan: &Plan<'_>, seen: &mut Seen<'_>) -> Option<bool> {
     if plan.keep {
-        let id = &plan.run.id;
-        seen.show(Event::Step(format!("kept, as --keep wants; `expertrail clean {id}` removes it")));
+        let folder = plan.folder.display();
+        seen.show(Event::Step(format!("kept, as --keep wants; `expertrail clean {folder}` removes it")));
         return None;
     }
     match system.clean(seen) {
@@ -211,7 +211,15 @@ fn clean(system: &mut dyn System, plan: &Plan<'_>, seen: &mut Seen<'_>) -> Optio
 
 /// Holds the ending against the ranks' own records: a rank that failed is no success, whatever the system says.
 fn records(run: &Run, bundle: &Bundle, ended: &mut Ended) {
-    let Some((words, code)) = outcome::first_of(run, bundle) else { return };
+    let Some((words, code)) = outcome::first_of(run, bundle) else {
+        if ended.end.kind == "succeeded" && unseen(run, bundle) {
+            // An mpirun or srun that is another program than it seems ends well, too.
+            let reason = "the system says success, and no rank left a record of its end: nothing shows that any ran";
+            ended.end = End { kind: "never-started".to_owned(), reason: reason.to_owned(), code: None };
+            ended.code = Some(3);
+        }
+        return;
+    };
     let end = &mut ended.end;
     match end.kind.as_str() {
         "succeeded" => {
@@ -235,6 +243,12 @@ fn records(run: &Run, bundle: &Bundle, ended: &mut Ended) {
         }
         _ => {}
     }
+}
+
+/// Whether ranks run under our worker, which writes a record of each of its ranks' ends, and there is none. On Kubernetes the
+/// pods' own states are held against the steps.
+fn unseen(run: &Run, bundle: &Bundle) -> bool {
+    run.target.starts_workers_here() && outcome::ranks(bundle).is_empty()
 }
 
 /// What is known when the system is clean again.
@@ -308,9 +322,14 @@ impl Finish<'_> {
                 for what in ["facts", "findings"] {
                     let name = format!("{what}/node-{node}.json");
                     if !bundle.has(&name) {
+                        let whole = bundle.missing_parts().iter().all(|part| part.what != "logs");
                         bundle.missing(
                             &name,
-                            "the preflight of this node left none: its log says how far it came",
+                            if whole {
+                                "the preflight of this node left none: its log says how far it came"
+                            } else {
+                                "not everything was collected"
+                            },
                         );
                     }
                 }
@@ -320,7 +339,18 @@ impl Finish<'_> {
 }
 
 fn write(bundle: &mut Bundle, outcome: &Outcome, analysis: &Analysis) -> Result<(), DriveError> {
+    // The outcome first, and again with the report among its files: where the disk is full, the small file is what counts.
+    if let Err(error) = record(bundle, outcome) {
+        // Even so the report may find room.
+        let _ = bundle.document("report.html", &report::html(outcome, analysis));
+        return Err(error);
+    }
     bundle.document("report.html", &report::html(outcome, analysis))?;
+    record(bundle, outcome)
+}
+
+/// Writes `outcome.json`.
+fn record(bundle: &mut Bundle, outcome: &Outcome) -> Result<(), DriveError> {
     let files = bundle.files().cloned().collect();
     let outcome = Outcome { files, ..outcome.clone() };
     let text = serde_json::to_string_pretty(&outcome)

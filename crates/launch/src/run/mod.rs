@@ -48,6 +48,11 @@ pub enum Target {
 }
 
 impl Target {
+    /// Whether the rendered script or line starts our worker on every node itself, rather than a system's pods.
+    pub fn starts_workers_here(self) -> bool {
+        matches!(self, Self::Slurm | Self::Torchrun | Self::Mpirun | Self::Ssh)
+    }
+
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::K8sJob, Self::Mpijob, Self::Slurm, Self::Torchrun, Self::Mpirun, Self::Ssh];

@@ -258,7 +258,7 @@ pub(super) fn reachable(run: &Run) -> Result<(), RunError> {
     }
     Err(RunError::Conflict(format!(
         "nothing tells which NICs DeepEP is to use between nodes (profile {}): ranks would share one or find none. Give the facts of a node \
-         with --facts (`expertrail facts --json node.json` there), or name the devices by network.hcas, or the kind of fabric by \
+         with --facts (`expertrail facts -o node.json` there), or name the devices by network.hcas, or the kind of fabric by \
          network.fabric = \"infiniband\" (each node then finds its rails) or \"efa\", or a profile; or benchmarks = [\"intranode\"]",
         run.profile.id
     )))

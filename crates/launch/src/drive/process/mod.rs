@@ -463,6 +463,8 @@ impl System for Hosts<'_> {
     }
 
     fn tidy(&mut self, show: &mut dyn Show) {
+        // Its file lies among the outputs until it is dropped; everything in it was collected.
+        self.console = None;
         let Some(out) = &self.out else { return };
         remove(&std::mem::take(&mut self.taken), out, show);
     }

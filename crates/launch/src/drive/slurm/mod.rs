@@ -338,7 +338,7 @@ impl System for Slurm<'_> {
                 "a job of the name {} is there already: {first}{}. `expertrail clean {}` removes it, or render with another --run-id",
                 self.run.id,
                 if same.len() > 1 { format!(" and {} more", same.len() - 1) } else { String::new() },
-                self.run.id
+                self.rendered.display()
             )));
         }
         // sbatch is asked for now: later the answer would come in the middle of a start.
