@@ -8,8 +8,6 @@ mod job;
 #[path = "scale/rank.rs"]
 mod rank;
 
-use std::time::Instant;
-
 use job::{Job, Routes};
 
 /// Private memory of this process that was written to, in bytes.
@@ -17,6 +15,12 @@ fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("a Linux kernel");
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Seconds that this thread has run: what it takes on a machine that does other things too.
+fn seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a Linux kernel");
+    text.split(' ').next().unwrap().parse::<u64>().unwrap() as f64 / 1e9
 }
 
 #[test]
@@ -27,22 +31,22 @@ fn a_job_of_1024_ranks_on_128_nodes_dispatches() {
     let mut last = None;
     for nodes in [8, 32, 128] {
         let before = resident();
-        let start = Instant::now();
+        let start = seconds();
         let mut job = Job::new(nodes, 8, Routes { tokens: 16, top_k: 8 });
-        let (ranks, built) = (job.ranks(), start.elapsed());
+        let (ranks, built) = (job.ranks(), seconds() - start);
         // Enough calls that both generations of headers come twice and every busy stream's window comes round.
         let calls = 4;
         let mut time = 0.0;
         for epoch in 1..=calls {
-            let start = Instant::now();
+            let from = seconds();
             job.dispatch(epoch);
-            time += start.elapsed().as_secs_f64() / calls as f64;
+            time += (seconds() - from) / calls as f64;
             job.check(epoch);
         }
         let (memory, region) = ((resident() - before) / ranks as u64, job.region_bytes());
         println!(
             "{ranks:>5} {nodes:>5} {:>9.0} {:>10.0} {:>19.1} {:>12} {:>11} {:>23}",
-            built.as_secs_f64() * 1e3,
+            built * 1e3,
             time * 1e3,
             time * 1e6 / ranks as f64,
             region / 1024,
@@ -50,8 +54,8 @@ fn a_job_of_1024_ranks_on_128_nodes_dispatches() {
             job.writes() / ranks as u64 / calls,
         );
         assert!(memory * ranks as u64 <= 4 << 30, "{memory} bytes a rank");
-        last = Some(start.elapsed());
+        last = Some(seconds() - start);
     }
     let last = last.unwrap();
-    assert!(last.as_secs() < 60, "1,024 ranks took {last:?}");
+    assert!(last < 60.0, "1,024 ranks took {last:.0} s");
 }
