@@ -64,7 +64,9 @@ fn crosses(fabric: &str, more: &[&str]) -> (ResultFile, String) {
         let rate = op.wire_bytes
             / result.ops.iter().find(|o| (o.op, o.span) == (op.op, op.span)).unwrap().time_us.p50;
         assert!((op.wire_gbps - rate / 1e3).abs() <= 1e-9 * rate, "{op:?}");
-        assert_eq!(op.raw_ratio, Some(op.wire_gbps / crossed.raw_gbps));
+        // Numbers of a document may differ from the program's in their last digit.
+        let part = op.wire_gbps / crossed.raw_gbps;
+        assert!(op.raw_ratio.is_some_and(|ratio| (ratio - part).abs() <= 1e-9), "{op:?}");
     }
     assert_eq!(crossed.ops.iter().filter(|op| op.span == Span::Isolated).count(), 3);
     for name in ["r.md", "r.html"] {
