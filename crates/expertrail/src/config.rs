@@ -350,7 +350,7 @@ mod tests {
         let config = read(&[("EXPERTRAIL_WINDOW", "")], &Flags::default()).unwrap();
         assert!(config.rows().iter().all(|row| row.source == Source::Default), "{:?}", config.rows());
         assert_eq!((config.chunk_bytes.value, config.window.value), (131_072, 8));
-        assert_eq!((config.fabric.value, config.deadline.value), (None, Duration::from_secs(60)));
+        assert_eq!((config.fabric.value, config.deadline.value), (None, Duration::from_mins(1)));
     }
 
     #[test]
