@@ -57,7 +57,7 @@ fn crosses(fabric: &str, more: &[&str]) -> (ResultFile, String) {
             let (logical, wire) = (rail.logical_bytes[&op.to_string()], rail.wire_bytes[&op.to_string()]);
             assert_eq!(logical, LOGICAL, "{op}");
             // Heads, ids, weights and control come on top of the rows; of small rows they are much.
-            assert!(wire >= CROSSES && wire < 4.0 * CROSSES, "{op}: {wire}");
+            assert!((CROSSES..4.0 * CROSSES).contains(&wire), "{op}: {wire}");
         }
     }
     for op in &crossed.ops {
