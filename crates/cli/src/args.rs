@@ -241,7 +241,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) iters: Option<usize>,
     /// How long any wait for another rank may take, seconds (joining at the start: at least 60) [default:
-    /// EXPERTRAIL_DEADLINE; else 60].
+    /// `EXPERTRAIL_DEADLINE`; else 60].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]

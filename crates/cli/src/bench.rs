@@ -77,7 +77,7 @@ fn launch(args: &BenchArgs) -> Result<u8, Stop> {
     check_outputs(args)?;
     across::check(&options, &config)?;
     if config.fabric.value == Some(FabricName::Sim) {
-        return across::simulate(args, &config, options);
+        return across::simulate(args, &config, &options);
     }
     if options.backend == Backend::Cuda {
         let gpus = Gpus::look(&Search::driver()).map_err(BenchError::from)?;
@@ -246,7 +246,7 @@ fn options(
 ) -> Result<Options, Stop> {
     let declared = match (args.nodes, args.ranks_per_node) {
         (Some(nodes), Some(each)) => {
-            let all = nodes.checked_mul(each).unwrap_or(usize::MAX);
+            let all = nodes.saturating_mul(each);
             if args.ranks.is_some_and(|ranks| ranks != all) {
                 return Err(Stop::usage(format!(
                     "--nodes {nodes} of --ranks-per-node {each} are {all} ranks; leave --ranks out"

@@ -14,17 +14,17 @@ use crate::node::{Source, collecting};
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct FabricArgs {
     /// Reach other nodes through a network: auto, tcp, shm, any provider of libfabric, or sim (simulated, threads of one
-    /// process) [default: EXPERTRAIL_FABRIC; else declared nodes share memory].
+    /// process) [default: `EXPERTRAIL_FABRIC`; else declared nodes share memory].
     #[arg(long, value_name = "PROVIDER")]
     pub(crate) fabric: Option<String>,
-    /// The NIC (domain); a list, as mlx5_0,mlx5_1, is taken by local rank [default: EXPERTRAIL_FABRIC_DOMAIN; else the
+    /// The NIC (domain); a list, as `mlx5_0,mlx5_1`, is taken by local rank [default: `EXPERTRAIL_FABRIC_DOMAIN`; else the
     /// GPU's nearest, else in turn].
     #[arg(long, value_name = "NAME[,NAME]")]
     pub(crate) domain: Option<String>,
-    /// Bytes of a chunk between nodes [default: EXPERTRAIL_CHUNK; else 128KiB].
+    /// Bytes of a chunk between nodes [default: `EXPERTRAIL_CHUNK`; else 128KiB].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) chunk: Option<u64>,
-    /// Chunks in flight between two ranks [default: EXPERTRAIL_WINDOW; else 8].
+    /// Chunks in flight between two ranks [default: `EXPERTRAIL_WINDOW`; else 8].
     #[arg(long, value_name = "N")]
     pub(crate) window: Option<usize>,
 }

@@ -106,18 +106,15 @@ fn heat(out: &mut String, measured: &Measured, cell: Cell<'_>) {
     for pair in &measured.pairs {
         let (x, y) = (EDGE + side * pair.to as f64, EDGE + side * pair.from as f64);
         let found = cell(pair);
-        let (fill, text, hint) = match &found {
-            Some((value, text, more)) => {
-                // 0 is best. One value alone is neither good nor bad.
-                let part = if high > low { (value - low) / (high - low) } else { 0.0 };
-                let bad = if *more && high > low { 1.0 - part } else { part };
-                let hue = 130.0 - 120.0 * bad;
-                (format!("hsl({hue:.0} 62% 62%)"), text.clone(), text.clone())
-            }
-            None => {
-                let why = pair.error.clone().unwrap_or_else(|| "not measured".to_owned());
-                ("#b3261e".to_owned(), "x".to_owned(), why)
-            }
+        let (fill, text, hint) = if let Some((value, text, more)) = &found {
+            // 0 is best. One value alone is neither good nor bad.
+            let part = if high > low { (value - low) / (high - low) } else { 0.0 };
+            let bad = if *more && high > low { 1.0 - part } else { part };
+            let hue = 130.0 - 120.0 * bad;
+            (format!("hsl({hue:.0} 62% 62%)"), text.clone(), text.clone())
+        } else {
+            let why = pair.error.clone().unwrap_or_else(|| "not measured".to_owned());
+            ("#b3261e".to_owned(), "x".to_owned(), why)
         };
         let _ = write!(
             out,

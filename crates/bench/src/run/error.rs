@@ -124,8 +124,8 @@ impl BenchError {
             | Self::Workload(_)
             | Self::RoutingFile(_)
             | Self::Sms { .. }
-            | Self::NodesOfOneHost => 2,
-            Self::Fabric { error: FabricError::Argument { .. }, .. } => 2,
+            | Self::NodesOfOneHost
+            | Self::Fabric { error: FabricError::Argument { .. }, .. } => 2,
             Self::FewGpus { .. } | Self::Fabric { .. } => 4,
             Self::Late { .. } => 124,
             Self::Stats(_) | Self::Report { .. } | Self::PeerFabric { .. } | Self::Checker { .. } => 1,

@@ -68,7 +68,7 @@ pub(super) fn of_rank(options: &Options, config: &Config, group: &Group) -> Resu
 }
 
 /// All ranks as threads of this process, over the simulated network.
-pub(super) fn simulate(args: &BenchArgs, config: &Config, options: Options) -> Result<u8, Stop> {
+pub(super) fn simulate(args: &BenchArgs, config: &Config, options: &Options) -> Result<u8, Stop> {
     let ranks = options.resolved.topology.ranks();
     let cancel = CancelToken::on_signals().unwrap_or_default();
     let groups = Group::local_threads_with(ranks, &joining(config, cancel))

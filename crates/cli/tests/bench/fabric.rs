@@ -57,14 +57,16 @@ fn crosses(fabric: &str, more: &[&str]) -> (ResultFile, String) {
             let (logical, wire) = (rail.logical_bytes[&op.to_string()], rail.wire_bytes[&op.to_string()]);
             assert_eq!(logical, LOGICAL, "{op}");
             // Heads, ids, weights and control come on top of the rows; of small rows they are much.
-            assert!(wire >= CROSSES && wire < 4.0 * CROSSES, "{op}: {wire}");
+            assert!((CROSSES..4.0 * CROSSES).contains(&wire), "{op}: {wire}");
         }
     }
     for op in &crossed.ops {
         let rate = op.wire_bytes
             / result.ops.iter().find(|o| (o.op, o.span) == (op.op, op.span)).unwrap().time_us.p50;
         assert!((op.wire_gbps - rate / 1e3).abs() <= 1e-9 * rate, "{op:?}");
-        assert_eq!(op.raw_ratio, Some(op.wire_gbps / crossed.raw_gbps));
+        // Numbers of a document may differ from the program's in their last digit.
+        let part = op.wire_gbps / crossed.raw_gbps;
+        assert!(op.raw_ratio.is_some_and(|ratio| (ratio - part).abs() <= 1e-9), "{op:?}");
     }
     assert_eq!(crossed.ops.iter().filter(|op| op.span == Span::Isolated).count(), 3);
     for name in ["r.md", "r.html"] {
