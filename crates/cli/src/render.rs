@@ -342,4 +342,3 @@ fn bounded(file: &Path) -> std::io::Result<String> {
     std::fs::File::open(file)?.take(expertrail_launch::spec::LARGEST as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
-

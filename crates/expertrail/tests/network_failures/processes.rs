@@ -24,7 +24,16 @@ const LIMIT: Duration = Duration::from_secs(40);
 
 /// Whether there is a libfabric.
 pub fn can_run() -> bool {
+    can_run_on(1)
+}
+
+/// Whether there is a libfabric of this major version or a later one.
+pub fn can_run_on(major: u32) -> bool {
     match Library::open() {
+        Ok(library) if library.version().0 < major => {
+            println!("NOT RUN: {}; a version from {major}.0 on is wanted", library.name());
+            false
+        }
         Ok(_) => true,
         Err(error) => {
             // scripts/test installs one and sets the variable: then it must be there.

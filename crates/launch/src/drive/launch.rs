@@ -214,7 +214,8 @@ fn records(run: &Run, bundle: &Bundle, ended: &mut Ended) {
     let Some((words, code)) = outcome::first_of(run, bundle) else {
         if ended.end.kind == "succeeded" && unseen(run, bundle) {
             // An mpirun or srun that is another program than it seems ends well, too.
-            let reason = "the system says success, and no rank left a record of its end: nothing shows that any ran";
+            let reason =
+                "the system says success, and no rank left a record of its end: nothing shows that any ran";
             ended.end = End { kind: "never-started".to_owned(), reason: reason.to_owned(), code: None };
             ended.code = Some(3);
         }
