@@ -281,6 +281,22 @@ fn the_deadline_of_a_rank_is_not_that_of_the_run() {
     }
 }
 
+/// A program called mpirun that prints something and ends with 0 has run no rank: the worker's records are missing.
+#[test]
+fn a_success_without_a_record_of_any_rank_is_no_pass() {
+    let (_root, folder) = rendered();
+    let mut fake = Fake { files: Vec::new(), ..Fake::ending(Ending::Succeeded) };
+    let launched = go(&mut fake, &Keys::default(), &folder).unwrap();
+    let outcome = written(&launched);
+    assert_eq!((launched.code, outcome.ending.kind.as_str()), (3, "never-started"));
+    assert!(outcome.ending.reason.contains("no rank left a record"), "{}", outcome.ending.reason);
+    // Where not everything was collected, its absence shows nothing.
+    let (_root, folder) = rendered();
+    let mut fake = Fake { files: Vec::new(), fail: Some(Phase::Collect), ..Fake::ending(Ending::Succeeded) };
+    let launched = go(&mut fake, &Keys::default(), &folder).unwrap();
+    assert_eq!(written(&launched).ending.kind, "succeeded");
+}
+
 /// A benchmark without its result was not measured: 3, and the file is named.
 #[test]
 fn a_success_without_its_result_is_no_pass() {

@@ -249,7 +249,8 @@ fn records(run: &Run, bundle: &Bundle, ended: &mut Ended) {
 /// Whether ranks run under our worker, which writes a record of each of its ranks' ends, and there is none. On Kubernetes the
 /// pods' own states are held against the steps.
 fn unseen(run: &Run, bundle: &Bundle) -> bool {
-    run.target.starts_workers_here() && outcome::ranks(bundle).is_empty()
+    let whole = bundle.missing_parts().iter().all(|part| part.what != "logs");
+    run.target.starts_workers_here() && whole && outcome::ranks(bundle).is_empty()
 }
 
 /// What is known when the system is clean again.

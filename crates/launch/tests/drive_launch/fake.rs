@@ -74,11 +74,17 @@ impl Fake {
             press: Vec::new(),
             logs: vec![log("a"), log("b")],
             state: Vec::new(),
-            files: Vec::new(),
+            files: vec![Self::a_rank_that_ended_well()],
             hosts: vec!["gpu-1".to_owned(), "gpu-2".to_owned()],
             calls: Vec::new(),
             beaten: false,
         }
+    }
+
+    /// What the worker leaves of a rank.
+    fn a_rank_that_ended_well() -> (String, Vec<u8>) {
+        let text = r#"{"schema":"expertrail.exit/1","rank":0,"host":"gpu-1","code":0,"seconds":1.5,"stopped":false}"#;
+        ("exit/rank-0.json".to_owned(), text.as_bytes().to_vec())
     }
 
     fn enter(&mut self, phase: Phase, name: &'static str) -> bool {
