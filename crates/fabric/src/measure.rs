@@ -315,7 +315,7 @@ impl Meter {
         let mut flying = 0;
         for _ in 0..rounds {
             let sent = Instant::now();
-            flying += self.post_until(peer, until)?;
+            self.post_until(peer, &mut flying, until)?;
             self.answer(peer, &mut flying, until)?;
             halves.push(sent.elapsed().as_secs_f64() * 1e6 / 2.0);
         }
@@ -332,7 +332,7 @@ impl Meter {
         let mut flying = 0;
         for _ in 0..rounds {
             self.answer(peer, &mut flying, until)?;
-            flying += self.post_until(peer, until)?;
+            self.post_until(peer, &mut flying, until)?;
         }
         self.settle(peer, flying, until)
     }
@@ -345,14 +345,15 @@ impl Meter {
         self.transport.close()
     }
 
-    fn post_until(&mut self, peer: usize, until: Instant) -> Result<usize> {
-        loop {
-            if self.write(Kind::Ping, peer, 0)? {
-                return Ok(1);
-            }
-            self.poll()?;
+    /// Posts a ping. While the queue is full, earlier ones leave it, and are counted; no answer can come meanwhile.
+    fn post_until(&mut self, peer: usize, flying: &mut usize, until: Instant) -> Result<()> {
+        while !self.write(Kind::Ping, peer, 0)? {
+            let left = self.poll()?.iter().filter(|event| matches!(event, Event::Sent(..))).count();
+            *flying = flying.saturating_sub(left);
             in_time(peer, until)?;
         }
+        *flying += 1;
+        Ok(())
     }
 
     /// Waits for one ping of `peer`.
