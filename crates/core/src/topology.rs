@@ -1,5 +1,7 @@
 //! The declared topology: how many ranks there are and how many of them share a node.
 
+use std::ops::Range;
+
 use crate::error::{CoreError, Result};
 
 /// Ranks grouped into nodes of equal size: rank `r` is on node `r / ranks_per_node`.
@@ -57,6 +59,11 @@ impl Topology {
         rank / self.ranks_per_node
     }
 
+    /// The ranks on `node`.
+    pub fn ranks_of(&self, node: usize) -> Range<usize> {
+        node * self.ranks_per_node..(node + 1) * self.ranks_per_node
+    }
+
     /// The index of `rank` on its node (its rail).
     pub fn local_rank(&self, rank: usize) -> usize {
         rank % self.ranks_per_node
@@ -71,6 +78,7 @@ mod tests {
     fn nodes_and_rails() {
         let t = Topology::new(8, 4).unwrap();
         assert_eq!((t.nodes(), t.node_of(5), t.local_rank(5)), (2, 1, 1));
+        assert_eq!((t.ranks_of(0), t.ranks_of(1)), (0..4, 4..8));
     }
 
     #[test]

@@ -213,7 +213,7 @@ fn prepare(group: &Group, config: &HostConfig, node_ranks: &Range<usize>) -> Res
 pub(crate) fn most_experts_of_node(placement: &Placement, here: usize) -> usize {
     (0..placement.ranks())
         .step_by(here)
-        .map(|first| placement.experts_of(first + here - 1).end - placement.experts_of(first).start)
+        .map(|first| placement.experts_of_ranks(first..first + here).len())
         .max()
         .unwrap_or(0)
 }

@@ -105,7 +105,7 @@ impl HostCommunicator {
         };
         let end = rail::agree(group, &topology, &config.shape, end)?;
         let names = Some(end.names(group, topology));
-        let node_ranks = rail::node_ranks(&topology, rank);
+        let node_ranks = topology.ranks_of(topology.node_of(rank));
         let members: Vec<usize> = node_ranks.clone().collect();
         let node = group.subset("ranks of a node", &members)?;
         let built = crate::build::build(&node, config, (node_ranks, names));

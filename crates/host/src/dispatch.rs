@@ -280,8 +280,7 @@ fn reserve(world: &World, prepared: &Prepared<'_>, stats: &Stats) -> Option<Rang
 
 fn read_matrix(world: &World, wait: Wait, layout: Layout) -> Result<CountMatrix> {
     let (here, nodes) = (world.node_ranks.len(), world.ranks() / world.node_ranks.len());
-    let first = world.placement.experts_of(world.node_ranks.start).start;
-    let experts = world.placement.experts_of(world.node_ranks.end - 1).end - first;
+    let experts = world.placement.experts_of_ranks(world.node_ranks.clone()).len();
     let (mut to_rank, mut to_expert) = (Vec::new(), Vec::new());
     to_rank.reserve_exact(world.ranks() * here);
     to_expert.reserve_exact(world.ranks() * experts);

@@ -24,14 +24,7 @@ pub(crate) struct Announced {
 
 /// The experts of a node.
 pub(crate) fn experts_of(world: &World, node: usize) -> Range<usize> {
-    let ranks = ranks_of(world, node);
-    world.placement.experts_of(ranks.start).start..world.placement.experts_of(ranks.end - 1).end
-}
-
-/// The ranks of a node.
-pub(crate) fn ranks_of(world: &World, node: usize) -> Range<usize> {
-    let here = world.topology.ranks_per_node();
-    node * here..(node + 1) * here
+    world.placement.experts_of_ranks(world.topology.ranks_of(node))
 }
 
 impl Crossings {
@@ -48,7 +41,7 @@ impl Crossings {
         self.send_headers(world, epoch, record, (plan, counted))?;
         let nodes = world.topology.nodes();
         let own = self.rail.node();
-        let (ranks, experts) = (ranks_of(world, own), experts_of(world, own));
+        let (ranks, experts) = (world.topology.ranks_of(own), experts_of(world, own));
         let mut announced = Announced { tokens: vec![0; nodes], columns: Vec::new() };
         for node in 0..nodes {
             if node == own {
@@ -86,7 +79,7 @@ impl Crossings {
     ) -> Result<()> {
         for node in self.others() {
             self.wait_until_read(world, epoch, node)?;
-            let (ranks, experts) = (ranks_of(world, node), experts_of(world, node));
+            let (ranks, experts) = (world.topology.ranks_of(node), experts_of(world, node));
             let mut header = CallHeader {
                 epoch,
                 signature: record.signature,
@@ -143,7 +136,7 @@ impl Crossings {
         };
         let own = self.rail.node();
         let bounds = HeaderBounds {
-            ranks: ranks_of(world, own).len(),
+            ranks: world.topology.ranks_of(own).len(),
             experts: experts_of(world, own).len(),
             max_tokens: world.shape.max_tokens,
             top_k: world.shape.top_k,

@@ -1,7 +1,5 @@
 //! Joining nodes: every rank opens its end of its rail, all exchange cards, and proxies start.
 
-use std::ops::Range;
-
 use expertrail_core::hop::{CallHeader, Limits};
 use expertrail_core::{Placement, Shape, Topology};
 use expertrail_fabric::Transport;
@@ -279,13 +277,6 @@ impl Listener for Doors {
         // A peer's word: a rank that does not exist is none.
         self.own.set_far_waits(node, if word > self.ranks as u64 { 0 } else { word });
     }
-}
-
-/// The ranks that share memory with `rank`.
-pub(crate) fn node_ranks(topology: &Topology, rank: usize) -> Range<usize> {
-    let here = topology.ranks_per_node();
-    let first = topology.node_of(rank) * here;
-    first..first + here
 }
 
 #[cfg(test)]

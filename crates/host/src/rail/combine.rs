@@ -4,10 +4,9 @@
 use expertrail_core::Bf16;
 use expertrail_core::handle::Forwards;
 use expertrail_core::hop::Channel;
-use expertrail_core::hop::chunk::{ChunkError, CombineLayout, Place};
+use expertrail_core::hop::chunk::{ChunkError, CombineLayout};
 use expertrail_core::plan::Destination;
 
-use super::announce::ranks_of;
 use super::incoming::Incoming;
 use super::outgoing::Stream;
 use super::{Crossings, rank_on, wait_for_any};
@@ -64,7 +63,7 @@ impl Run<'_> {
             crossings.others().map(|node| Stream::new(node, forwards.tokens(node), &frame)).collect();
         let mut backs: Vec<Option<Back>> = (0..world.topology.nodes()).map(|_| None).collect();
         for node in crossings.others() {
-            let tokens = handle.plan().tokens_to(ranks_of(world, node)).count();
+            let tokens = handle.plan().tokens_to(world.topology.ranks_of(node)).count();
             let incoming = Incoming::new(crossings, CHANNEL, (node, tokens), &frame);
             backs[node] = Some(Back { incoming, used: 0, checked: 0 });
         }
@@ -125,19 +124,10 @@ impl Run<'_> {
     ) -> Result<()> {
         let (world, node) = (self.world, stream.node);
         let (hidden, top_k) = (world.shape.hidden, world.shape.top_k);
-        let frame = layout.frame();
-        let place = Place {
-            epoch: self.epoch,
-            sequence: crossings.sent[CHANNEL][node],
-            index: stream.packed,
-            tokens: stream.tokens,
-        };
-        let range = stream.next(frame);
-        let length = frame.bytes(range.len());
-        let base = crossings.rail.base().wrapping_add(crossings.rail.layout().out_chunk(slot));
-        // SAFETY: the layout has room for a chunk in every outgoing slot, and the proxy is done with this one.
-        let chunk = unsafe { std::slice::from_raw_parts_mut(base, length) };
-        frame.write_head(chunk, &place).map_err(|error| self.broken(world.rank, &error))?;
+        // SAFETY: the slot is free, and is given to the proxy at the end.
+        let opened = unsafe { stream.open(crossings, layout.frame(), (CHANNEL, slot), self.epoch) };
+        let (chunk, range) = opened.map_err(|error| self.broken(world.rank, &error))?;
+        let length = chunk.len();
         let mut weights = vec![0f32; top_k];
         for (i, token) in range.enumerate() {
             let entries = forwards.entries(node, token);
@@ -149,7 +139,7 @@ impl Run<'_> {
             // SAFETY: arrivals were within their rank's output when they were forwarded, and that rank has announced where
             // all its rows lie; the record has room for a row.
             unsafe {
-                let to = base.add(layout.row(i).start).cast::<Bf16>();
+                let to = chunk.as_mut_ptr().add(layout.row(i).start).cast::<Bf16>();
                 reduce::sum_rows(world.simd, &sum, to, hidden);
             }
             if !self.weights.is_empty() {

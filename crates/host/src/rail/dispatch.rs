@@ -2,13 +2,11 @@
 
 use expertrail_core::handle::Forwards;
 use expertrail_core::hop::Channel;
-use expertrail_core::hop::chunk::{
-    Bounds, Choices, ChunkError, DispatchLayout, DispatchRecord, Entry, Place,
-};
+use expertrail_core::hop::chunk::{Bounds, Choices, ChunkError, DispatchLayout, DispatchRecord, Entry};
 use expertrail_core::plan::NodeToken;
 use expertrail_core::{CountMatrix, Layout};
 
-use super::announce::{experts_of, ranks_of};
+use super::announce::experts_of;
 use super::incoming::Incoming;
 use super::outgoing::Stream;
 use super::{Crossings, rank_on, wait_for_any};
@@ -53,7 +51,7 @@ impl Run<'_> {
             .map_err(|error| self.broken(rank_on(world, crossings.rail.node()), &error))?;
         let frame = *layout.frame();
         let lists: Vec<Vec<NodeToken<'_>>> = (0..world.topology.nodes())
-            .map(|node| prepared.plan.tokens_to(ranks_of(world, node)).collect())
+            .map(|node| prepared.plan.tokens_to(world.topology.ranks_of(node)).collect())
             .collect();
         let mut streams: Vec<Stream> =
             crossings.others().map(|node| Stream::new(node, lists[node].len(), &frame)).collect();
@@ -125,20 +123,12 @@ impl Run<'_> {
     ) -> Result<()> {
         let (world, prepared) = (self.world, self.prepared);
         let (frame, node) = (layout.frame(), stream.node);
-        let place = Place {
-            epoch: self.epoch,
-            sequence: crossings.sent[CHANNEL][node],
-            index: stream.packed,
-            tokens: stream.tokens,
-        };
-        let range = stream.next(frame);
-        let length = frame.bytes(range.len());
-        let base = crossings.rail.base().wrapping_add(crossings.rail.layout().out_chunk(slot));
-        // SAFETY: the layout has room for a chunk in every outgoing slot, and the proxy is done with this one.
-        let chunk = unsafe { std::slice::from_raw_parts_mut(base, length) };
         let broken = |error: &ChunkError| self.broken(world.rank, error);
-        frame.write_head(chunk, &place).map_err(|error| broken(&error))?;
-        let (ranks, experts) = (ranks_of(world, node), experts_of(world, node));
+        // SAFETY: the slot is free, and is given to the proxy at the end.
+        let opened = unsafe { stream.open(crossings, frame, (CHANNEL, slot), self.epoch) };
+        let (chunk, range) = opened.map_err(|error| broken(&error))?;
+        let length = chunk.len();
+        let (ranks, experts) = (world.topology.ranks_of(node), experts_of(world, node));
         let (rows, scales) = rows_of(&prepared.payload);
         let (row_bytes, scale_bytes) = prepared.kind.row_parts();
         let top_k = prepared.kind.top_k;
@@ -149,11 +139,11 @@ impl Run<'_> {
             let at = token.token as usize;
             // SAFETY: the payload has this token, the record room for its row and scales.
             unsafe {
-                copier.copy(rows.add(at * row_bytes), base.add(layout.row(i).start), row_bytes);
+                copier.copy(rows.add(at * row_bytes), chunk.as_mut_ptr().add(layout.row(i).start), row_bytes);
                 if scale_bytes > 0 {
                     std::ptr::copy_nonoverlapping(
                         scales.add(at * scale_bytes),
-                        base.add(layout.scales(i).start),
+                        chunk.as_mut_ptr().add(layout.scales(i).start),
                         scale_bytes,
                     );
                 }

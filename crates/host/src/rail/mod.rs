@@ -23,7 +23,7 @@ use expertrail_fabric::ring::{Command, Kind, LENGTH_UNIT};
 
 pub(crate) use announce::Announced;
 pub use build::{Crossing, RailConfig};
-pub(crate) use build::{End, agree, decline, join, node_ranks};
+pub(crate) use build::{End, agree, decline, join};
 pub(crate) use combine::Run as CombineRun;
 pub(crate) use dispatch::Run as DispatchRun;
 pub(crate) use watch::Watch;

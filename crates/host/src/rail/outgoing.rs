@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use expertrail_core::hop::chunk::Frame;
+use expertrail_core::hop::chunk::{ChunkError, Frame, Place};
 
 use super::Crossings;
 
@@ -26,13 +26,33 @@ impl Stream {
         self.packed == self.chunks
     }
 
-    /// The tokens of the next chunk, by their place in the stream.
-    pub(super) fn next(&self, frame: &Frame) -> Range<usize> {
-        frame.tokens_of(self.packed, self.tokens)
-    }
-
     /// Whether the next chunk lacks only what peer and proxy give: a credit, and a slot to pack it in.
     pub(super) fn may_go_on(&self, crossings: &mut Crossings, channel: usize) -> bool {
         !self.is_done() && crossings.has_credit(channel, self.node) && crossings.free_slot().is_some()
+    }
+
+    /// Writes the head of the next chunk into outgoing `slot`: the chunk, and the tokens that it is for, by their place in
+    /// the stream.
+    ///
+    /// # Errors
+    /// [`ChunkError`], an error of the caller.
+    ///
+    /// # Safety
+    /// The proxy must be done with the slot ([`Crossings::free_slot`]), and the chunk must be given up before it has it again.
+    pub(super) unsafe fn open<'a>(
+        &self,
+        crossings: &Crossings,
+        frame: &Frame,
+        (channel, slot): (usize, usize),
+        epoch: u64,
+    ) -> Result<(&'a mut [u8], Range<usize>), ChunkError> {
+        let sequence = crossings.sent[channel][self.node];
+        let place = Place { epoch, sequence, index: self.packed, tokens: self.tokens };
+        let range = frame.tokens_of(self.packed, self.tokens);
+        let base = crossings.rail.base().wrapping_add(crossings.rail.layout().out_chunk(slot));
+        // SAFETY: the layout has room for a chunk in every outgoing slot; for the rest, the caller's promise.
+        let chunk = unsafe { std::slice::from_raw_parts_mut(base, frame.bytes(range.len())) };
+        frame.write_head(chunk, &place)?;
+        Ok((chunk, range))
     }
 }
